@@ -192,6 +192,7 @@ ui: ui-tools
 
 # Types, functions, and the page in Chromium with a server that has real windows.
 test-ui: ui
+	npm --prefix ui run -s lint
 	npm --prefix ui run -s unit
 	cargo build $(TESTED) --bins --example hostile_names
 	@.ci/deps $(MUSL) chromium fonts-dejavu-core

@@ -12,26 +12,45 @@ const exported = here("../crates/export/src/page/");
 const components = {
   name: "components",
   setup(build) {
-    build.onResolve({ filter: /^exported-page$/ }, () => ({ path: "exported-page", namespace: "components" }));
+    build.onResolve({ filter: /^exported-page$/ }, () => ({
+      path: "exported-page",
+      namespace: "components",
+    }));
     build.onLoad({ filter: /.*/, namespace: "components" }, async () => {
-      const scripts = await Promise.all(["common.js", "flame.js"].map((name) => readFile(exported + name, "utf8")));
+      const scripts = await Promise.all(
+        ["common.js", "flame.js"].map((name) => readFile(exported + name, "utf8")),
+      );
       return { contents: scripts.join("") + "export { colour, flameGraph, onNewColours };\n" };
     });
   },
 };
 
-const common = { bundle: true, format: "esm", target: "es2022", jsx: "automatic", jsxImportSource: "preact", plugins: [components] };
+const common = {
+  bundle: true,
+  format: "esm",
+  target: "es2022",
+  jsx: "automatic",
+  jsxImportSource: "preact",
+  plugins: [components],
+};
 
 async function buildPage() {
   const dist = here("dist/");
   for (const name of await readdir(dist)) if (name !== ".gitignore") await rm(dist + name);
   const { metafile } = await build({
-    ...common, entryPoints: [here("src/main.tsx")], outdir: dist, entryNames: "[name]-[hash]", minify: true, metafile: true,
+    ...common,
+    entryPoints: [here("src/main.tsx")],
+    outdir: dist,
+    entryNames: "[name]-[hash]",
+    minify: true,
+    metafile: true,
     absWorkingDir: here("."),
   });
   const names = Object.keys(metafile.outputs).map((path) => path.split("/").pop());
   const named = (end) => names.find((name) => name.endsWith(end));
-  const index = (await readFile(here("src/index.html"), "utf8")).replace("main.css", named(".css")).replace("main.js", named(".js"));
+  const index = (await readFile(here("src/index.html"), "utf8"))
+    .replace("main.css", named(".css"))
+    .replace("main.js", named(".js"));
   await writeFile(dist + "index.html", index);
   await writeFile(dist + "licenses.txt", await licenses());
   let bytes = 0;
@@ -47,7 +66,9 @@ async function buildPage() {
 // Of the libraries in the page.
 async function licenses() {
   const { dependencies } = JSON.parse(await readFile(here("package.json"), "utf8"));
-  const texts = Object.keys(dependencies).map(async (name) => `${name}\n\n${await readFile(here(`node_modules/${name}/LICENSE`), "utf8")}`);
+  const texts = Object.keys(dependencies).map(
+    async (name) => `${name}\n\n${await readFile(here(`node_modules/${name}/LICENSE`), "utf8")}`,
+  );
   return (await Promise.all(texts)).join("\n\n");
 }
 
@@ -55,7 +76,10 @@ async function buildUnitTests() {
   const tests = (await readdir(here("src/model/"))).filter((name) => name.endsWith(".test.ts"));
   const contents = tests.map((name) => `import "./${name}";`).join("\n");
   await build({
-    ...common, stdin: { contents, resolveDir: here("src/model/") }, platform: "node", outfile: here("generated/unit.mjs"),
+    ...common,
+    stdin: { contents, resolveDir: here("src/model/") },
+    platform: "node",
+    outfile: here("generated/unit.mjs"),
   });
 }
 

@@ -3,4 +3,10 @@
 import { defineConfig } from "@playwright/test";
 import tests from "../playwright.config";
 
-export default defineConfig({ ...tests, testDir: ".", testMatch: "*.bench.ts", globalSetup: [], timeout: 3 * 3_600_000 });
+export default defineConfig({
+  ...tests,
+  testDir: ".",
+  testMatch: "*.bench.ts",
+  globalSetup: [],
+  timeout: 3 * 3_600_000,
+});

@@ -10,7 +10,11 @@ declare module "exported-page" {
     signal?: AbortSignal;
   }
   // Returns what searches for a text.
-  export function flameGraph(box: HTMLElement, data: FlameData, options?: FlameOptions): (text: string) => void;
+  export function flameGraph(
+    box: HTMLElement,
+    data: FlameData,
+    options?: FlameOptions,
+  ): (text: string) => void;
   export function colour(name: string): string;
   export function onNewColours(act: () => void, signal: AbortSignal): void;
 }

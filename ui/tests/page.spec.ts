@@ -26,7 +26,8 @@ async function goTo(page: Page, place: string): Promise<void> {
 }
 
 // The rows of a table, as text.
-const rows = (page: Page, label: string) => page.getByRole("table", { name: label, exact: true }).locator("tbody tr");
+const rows = (page: Page, label: string) =>
+  page.getByRole("table", { name: label, exact: true }).locator("tbody tr");
 
 // Drags over a part of the chart.
 async function brush(page: Page, from: number, to: number): Promise<void> {
@@ -51,7 +52,13 @@ test("log in, and stay so in another tab, until logging out", QUICK, async ({ pa
   await logIn(page);
   await expect(page.getByRole("heading", { name: "Fleet" })).toBeVisible();
   // Scripts don't see the token.
-  expect(await page.evaluate(() => [document.cookie, Object.keys(sessionStorage).length, Object.keys(localStorage).length])).toEqual(["", 0, 0]);
+  expect(
+    await page.evaluate(() => [
+      document.cookie,
+      Object.keys(sessionStorage).length,
+      Object.keys(localStorage).length,
+    ]),
+  ).toEqual(["", 0, 0]);
   const tab = await context.newPage();
   await goTo(tab, "#/health");
   await expect(tab.getByRole("table", { name: "Agents" })).toContainText("kvm-0002");
@@ -67,7 +74,8 @@ test("from the fleet to the culprit", async ({ page }) => {
   const finding = page.locator(".finding").filter({ hasText: "3.00 CPUs are wanted" }).first();
   await expect(finding).toBeVisible({ timeout: 60_000 });
   // It began before it was found.
-  const [, since = "", found = ""] = /since (\S+), found at (\S+)$/.exec(await finding.innerText()) ?? [];
+  const [, since = "", found = ""] =
+    /since (\S+), found at (\S+)$/.exec(await finding.innerText()) ?? [];
   expect(since < found, `since ${since}, found at ${found}`).toBe(true);
   await expect(rows(page, "VMs that lost most").filter({ hasText: "kvm-0001" })).toHaveCount(3);
   // The heat map by keyboard: the last cell of the first host.
@@ -77,7 +85,10 @@ test("from the fleet to the culprit", async ({ page }) => {
   await expect(page.getByRole("heading", { level: 1, name: /^Host / })).toBeVisible();
   await goTo(page, `#/host/kvm-0001?${RANGE}`);
   await expect(page.getByText("The VMs wanted 3.00 CPUs, and there are 2.")).toBeVisible();
-  const victim = page.getByRole("table", { name: "Who takes CPU time from whom" }).locator("tr").filter({ hasText: /^web/ });
+  const victim = page
+    .getByRole("table", { name: "Who takes CPU time from whom" })
+    .locator("tr")
+    .filter({ hasText: /^web/ });
   await expect(victim).toContainText("%");
   await victim.getByRole("link", { name: "web" }).click();
   await loaded(page);
@@ -92,7 +103,9 @@ test("brush, zoom, apparent time", QUICK, async ({ page }) => {
   await logIn(page, VM);
   await brush(page, 0.6, 0.8);
   await loaded(page);
-  await expect(page.getByRole("heading", { name: "Why it was slow in the selected time" })).toBeVisible();
+  await expect(
+    page.getByRole("heading", { name: "Why it was slow in the selected time" }),
+  ).toBeVisible();
   await expect(page.locator(".frame").filter({ hasText: "compute_a" }).first()).toBeVisible();
   await expect(page.locator(".frame.preempted")).toHaveCount(0);
   await page.getByLabel("apparent").check();
@@ -116,11 +129,22 @@ test("brush, zoom, apparent time", QUICK, async ({ page }) => {
   await page.getByRole("button", { name: "Zoom out" }).click();
   await loaded(page);
   // A function of the table is shown in the flame graph.
-  await rows(page, "Functions").filter({ hasText: "compute_a" }).first().getByRole("button", { name: /in the flame graph/ }).first().click();
+  await rows(page, "Functions")
+    .filter({ hasText: "compute_a" })
+    .first()
+    .getByRole("button", { name: /in the flame graph/ })
+    .first()
+    .click();
   await expect(page.locator(".frame.match").first()).toBeVisible();
   // The table is sorted by what is clicked.
-  await page.getByRole("table", { name: "Functions" }).getByRole("button", { name: "Function" }).click();
-  await expect(page.getByRole("columnheader", { name: "Function" })).toHaveAttribute("aria-sort", "ascending");
+  await page
+    .getByRole("table", { name: "Functions" })
+    .getByRole("button", { name: "Function" })
+    .click();
+  await expect(page.getByRole("columnheader", { name: "Function" })).toHaveAttribute(
+    "aria-sort",
+    "ascending",
+  );
 });
 
 test("the evidence of a finding", async ({ page, browser }) => {
@@ -130,13 +154,19 @@ test("the evidence of a finding", async ({ page, browser }) => {
   await loaded(page);
   await expect(page.getByRole("heading", { level: 1, name: "Finding" })).toBeVisible();
   await expect(rows(page, "Who wants the CPUs").filter({ hasText: "VM ci" })).toContainText("CPUs");
-  await expect(rows(page, "What changed").filter({ hasText: "steal type 1" }).first()).toContainText("%");
+  await expect(
+    rows(page, "What changed").filter({ hasText: "steal type 1" }).first(),
+  ).toContainText("%");
   await expect(rows(page, "What to do").first()).toContainText("CPUs");
   await expect(page.locator(".u-over")).toBeVisible();
   // Its address is enough for somebody else.
-  const other = await (await browser.newContext({ ignoreHTTPSErrors: true, timezoneId: "UTC", locale: "en-GB" })).newPage();
+  const other = await (
+    await browser.newContext({ ignoreHTTPSErrors: true, timezoneId: "UTC", locale: "en-GB" })
+  ).newPage();
   await logIn(other, new URL(page.url()).hash);
-  expect(await other.locator(".verdict").first().innerText()).toBe(await page.locator(".verdict").first().innerText());
+  expect(await other.locator(".verdict").first().innerText()).toBe(
+    await page.locator(".verdict").first().innerText(),
+  );
   // From the evidence to the culprit.
   await rows(page, "Who wants the CPUs").filter({ hasText: "VM ci" }).getByRole("link").click();
   await expect(page.getByRole("heading", { level: 1, name: "VM ci" })).toBeVisible();
@@ -150,13 +180,17 @@ test("compare a VM with the time before, and with another", async ({ page }) => 
   await loaded(page);
   await page.getByRole("link", { name: "Compare with the time before" }).click();
   await loaded(page);
-  await expect(rows(page, "Functions by change").filter({ hasText: "compute_a" }).first()).toBeVisible();
+  await expect(
+    rows(page, "Functions by change").filter({ hasText: "compute_a" }).first(),
+  ).toBeVisible();
   await page.getByRole("group", { name: /^B/ }).getByLabel("VM").fill("ci");
   await page.getByRole("button", { name: "Compare", exact: true }).click();
   await loaded(page);
   await expect(page.locator(".frame.grew-3").first()).toBeVisible();
   await expect(page.locator(".frame.shrank-3").first()).toBeVisible();
-  await expect(rows(page, "Functions by change").filter({ hasText: "compute_a" }).first()).toContainText("-");
+  await expect(
+    rows(page, "Functions by change").filter({ hasText: "compute_a" }).first(),
+  ).toContainText("-");
 });
 
 test("search a function, and find where it runs", async ({ page }) => {
@@ -167,7 +201,9 @@ test("search a function, and find where it runs", async ({ page }) => {
   await rows(page, "functions found").first().getByRole("link").click();
   await loaded(page);
   await expect(page.getByRole("heading", { level: 1 })).toContainText("compute_a");
-  await expect(rows(page, "Where the function runs").filter({ hasText: "kvm-0002" }).first()).toContainText("web");
+  await expect(
+    rows(page, "Where the function runs").filter({ hasText: "kvm-0002" }).first(),
+  ).toContainText("web");
   await goTo(page, `#/search?q=kvm-0002&${RANGE}`);
   await expect(rows(page, "hosts found")).toHaveCount(1);
   await expect(rows(page, "VMs found")).toHaveCount(3);
@@ -181,45 +217,86 @@ test("an address shows the same in a second browser", async ({ page, browser }) 
   await brush(page, 0.5, 0.7);
   await loaded(page);
   const told = await page.locator(".verdict").innerText();
-  const other = await (await browser.newContext({ ignoreHTTPSErrors: true, timezoneId: "UTC", locale: "en-GB" })).newPage();
+  const other = await (
+    await browser.newContext({ ignoreHTTPSErrors: true, timezoneId: "UTC", locale: "en-GB" })
+  ).newPage();
   await logIn(other, new URL(page.url()).hash);
   expect(await other.locator(".verdict").innerText()).toBe(told);
 });
 
 // All views, with what they need.
 const VIEWS = {
-  fleet: `#/?${RANGE}`, host: `#/host/kvm-0001?${RANGE}`, vm: `${VM}&time=apparent`, compare: `#/compare?host=kvm-0001&vm=web&vm_b=ci&${RANGE}`,
-  function: `#/function?name=compute_a&${RANGE}`, search: `#/search?q=compute&${RANGE}`, health: `#/health?${RANGE}`,
+  fleet: `#/?${RANGE}`,
+  host: `#/host/kvm-0001?${RANGE}`,
+  vm: `${VM}&time=apparent`,
+  compare: `#/compare?host=kvm-0001&vm=web&vm_b=ci&${RANGE}`,
+  function: `#/function?name=compute_a&${RANGE}`,
+  search: `#/search?q=compute&${RANGE}`,
+  health: `#/health?${RANGE}`,
 };
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
-interface Violation { id: string; impact: string; nodes: { target: string[] }[] }
+interface Violation {
+  id: string;
+  impact: string;
+  nodes: { target: string[] }[];
+}
 
 async function violations(page: Page): Promise<string[]> {
   await page.evaluate(axe);
   const found = await page.evaluate<Violation[]>("axe.run().then(({ violations }) => violations)");
-  return found.filter(({ impact }) => impact !== "minor").map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ target }) => target.join(" ")).join(", ")}`);
+  return found
+    .filter(({ impact }) => impact !== "minor")
+    .map(
+      ({ id, nodes }) =>
+        `${id}: ${nodes
+          .slice(0, 3)
+          .map(({ target }) => target.join(" "))
+          .join(", ")}`,
+    );
 }
 
-async function themed(browser: Browser, colorScheme: "light" | "dark", width = 1366): Promise<Page> {
-  return (await browser.newContext({ ignoreHTTPSErrors: true, colorScheme, viewport: { width, height: 900 }, timezoneId: "UTC", locale: "en-GB" })).newPage();
+async function themed(
+  browser: Browser,
+  colorScheme: "light" | "dark",
+  width = 1366,
+): Promise<Page> {
+  return (
+    await browser.newContext({
+      ignoreHTTPSErrors: true,
+      colorScheme,
+      viewport: { width, height: 900 },
+      timezoneId: "UTC",
+      locale: "en-GB",
+    })
+  ).newPage();
 }
 
 for (const theme of ["light", "dark"] as const) {
   test(`accessible, ${theme}`, async ({ browser }) => {
     const page = await themed(browser, theme);
     const problems: string[] = [];
-    page.on("console", (message) => message.type() === "error" && !message.text().includes("401") && problems.push(message.text()));
+    page.on(
+      "console",
+      (message) =>
+        message.type() === "error" &&
+        !message.text().includes("401") &&
+        problems.push(message.text()),
+    );
     await page.goto(url());
     await expect(page.getByLabel("Token")).toBeVisible();
     problems.push(...(await violations(page)));
     await logIn(page);
     await expect.poll(() => findings(page), { timeout: 60_000 }).not.toEqual([]);
-    for (const [view, place] of Object.entries({ ...VIEWS, finding: `#/finding/${(await findings(page))[0]}?${RANGE}` })) {
+    for (const [view, place] of Object.entries({
+      ...VIEWS,
+      finding: `#/finding/${(await findings(page))[0]}?${RANGE}`,
+    })) {
       await goTo(page, place);
       problems.push(...(await violations(page)).map((text) => `${view}: ${text}`));
       // The gallery in docs/fleet-page.md.
-      if (process.env["UPDATE"]) await page.screenshot({ path: `../docs/page/${view}-${theme}.png` });
+      if (process.env["UPDATE"])
+        await page.screenshot({ path: `../docs/page/${view}-${theme}.png` });
     }
     expect(problems).toEqual([]);
   });
@@ -228,9 +305,15 @@ for (const theme of ["light", "dark"] as const) {
 test("a phone shows every view without scrolling sideways", async ({ browser }) => {
   const page = await themed(browser, "light", 390);
   await logIn(page);
-  for (const [view, place] of Object.entries({ ...VIEWS, finding: `#/finding/${(await findings(page))[0]}?${RANGE}` })) {
+  for (const [view, place] of Object.entries({
+    ...VIEWS,
+    finding: `#/finding/${(await findings(page))[0]}?${RANGE}`,
+  })) {
     await goTo(page, place);
-    expect(await page.evaluate(() => document.documentElement.scrollWidth), view).toBeLessThanOrEqual(390);
+    expect(
+      await page.evaluate(() => document.documentElement.scrollWidth),
+      view,
+    ).toBeLessThanOrEqual(390);
   }
 });
 
@@ -238,7 +321,9 @@ test("new windows appear by themselves", async ({ page }) => {
   await logIn(page, "#/health?last=15m");
   await expect(rows(page, "Agents").filter({ hasText: "late-0001" })).toHaveCount(0);
   await replayMore("late");
-  await expect(rows(page, "Agents").filter({ hasText: "late-0001" })).toHaveCount(1, { timeout: 40_000 });
+  await expect(rows(page, "Agents").filter({ hasText: "late-0001" })).toHaveCount(1, {
+    timeout: 40_000,
+  });
 });
 
 test("the server is lost and regained", async ({ page }) => {
@@ -248,7 +333,9 @@ test("the server is lost and regained", async ({ page }) => {
     await page.getByLabel("apparent").check();
     // A selection needs no answer of the server.
     await brush(page, 0.5, 0.7);
-    await expect(page.getByRole("heading", { name: "Why it was slow in the selected time" })).toBeVisible();
+    await expect(
+      page.getByRole("heading", { name: "Why it was slow in the selected time" }),
+    ).toBeVisible();
     await page.getByRole("button", { name: "Zoom in" }).click();
     await expect(page.getByRole("alert").first()).toContainText("does not answer");
     // What was there stays.
@@ -280,7 +367,12 @@ test("by keyboard: log in, skip to the content, walk a flame graph", QUICK, asyn
   await expect(skip).not.toBeInViewport();
   const flame = page.locator(".flame").first();
   const said = page.locator(".flame-box .said").first();
-  for (let tries = 0; tries < 100 && !(await flame.evaluate((flame) => flame === document.activeElement)); tries++) await page.keyboard.press("Tab");
+  for (
+    let tries = 0;
+    tries < 100 && !(await flame.evaluate((flame) => flame === document.activeElement));
+    tries++
+  )
+    await page.keyboard.press("Tab");
   await expect(flame).toBeFocused();
   expect(await flame.evaluate((flame) => getComputedStyle(flame).outlineStyle)).not.toBe("none");
   const hint = await said.innerText();
@@ -308,21 +400,34 @@ test("what is asked for again stays readable meanwhile", QUICK, async ({ page })
   await page.getByLabel("Time", { exact: true }).selectOption("1h");
   await expect(page.locator("[aria-busy=true]").first()).toBeVisible();
   await expect(rows(page, "Agents").first()).toBeVisible();
-  const faded = await page.evaluate(() => [...document.querySelectorAll("main, main *")].filter((element) => getComputedStyle(element).opacity !== "1").length);
+  const faded = await page.evaluate(
+    () =>
+      [...document.querySelectorAll("main, main *")].filter(
+        (element) => getComputedStyle(element).opacity !== "1",
+      ).length,
+  );
   expect(faded).toBe(0);
   expect(await violations(page)).toEqual([]);
   go();
   await loaded(page);
 });
 
-test("an agent that stopped is silent, and windows one after the other have no gaps", QUICK, async ({ page }) => {
-  const now = Date.now();
-  const range = (minutes: number) => new URLSearchParams({ from: new Date(now - 900_000).toISOString(), to: new Date(now + 60_000 * minutes).toISOString() });
-  await logIn(page, `#/health?${range(19)}`);
-  const cells = rows(page, "Agents").filter({ hasText: "kvm-0001" }).locator("td");
-  await expect(cells.nth(1)).toHaveText(/^silent for \d+\.\d min$/);
-  await expect(cells.nth(5)).toHaveText("none");
-});
+test(
+  "an agent that stopped is silent, and windows one after the other have no gaps",
+  QUICK,
+  async ({ page }) => {
+    const now = Date.now();
+    const range = (minutes: number) =>
+      new URLSearchParams({
+        from: new Date(now - 900_000).toISOString(),
+        to: new Date(now + 60_000 * minutes).toISOString(),
+      });
+    await logIn(page, `#/health?${range(19)}`);
+    const cells = rows(page, "Agents").filter({ hasText: "kvm-0001" }).locator("td");
+    await expect(cells.nth(1)).toHaveText(/^silent for \d+\.\d min$/);
+    await expect(cells.nth(5)).toHaveText("none");
+  },
+);
 
 // Of each column that shows numbers: whether they have one unit and the order that its title says.
 async function disorder(page: Page): Promise<string[]> {
@@ -332,13 +437,19 @@ async function disorder(page: Page): Promise<string[]> {
     for (const [at, title] of (await table.locator("th").all()).entries()) {
       await title.getByRole("button").click();
       const order = await title.getAttribute("aria-sort");
-      const texts = (await table.locator(`tbody td:nth-child(${at + 1})`).allInnerTexts()).map((text) => text.trim());
-      const figures = texts.filter((text) => !["", "-", "none", "not counted"].includes(text)).map((text) => /^<?([+-]?[\d,]+(?:\.\d+)?) ?([a-z%]*)$/i.exec(text));
+      const texts = (await table.locator(`tbody td:nth-child(${at + 1})`).allInnerTexts()).map(
+        (text) => text.trim(),
+      );
+      const figures = texts
+        .filter((text) => !["", "-", "none", "not counted"].includes(text))
+        .map((text) => /^<?([+-]?[\d,]+(?:\.\d+)?) ?([a-z%]*)$/i.exec(text));
       if (figures.length === 0 || figures.includes(null)) continue;
       const values = figures.map((figure) => Number(figure?.[1]?.replaceAll(",", "")));
       const sign = order === "ascending" ? 1 : -1;
-      if (values.some((value, index) => sign * value < sign * (values[index - 1] ?? value))) problems.push(`${label}, ${await title.innerText()}: ${order} is ${texts.join("; ")}`);
-      if (new Set(figures.map((figure) => figure?.[2])).size > 1) problems.push(`${label}, ${await title.innerText()}: ${texts.join("; ")}`);
+      if (values.some((value, index) => sign * value < sign * (values[index - 1] ?? value)))
+        problems.push(`${label}, ${await title.innerText()}: ${order} is ${texts.join("; ")}`);
+      if (new Set(figures.map((figure) => figure?.[2])).size > 1)
+        problems.push(`${label}, ${await title.innerText()}: ${texts.join("; ")}`);
     }
   }
   return problems;
@@ -362,14 +473,21 @@ test("a VM without a name opens, and one whose name has 8 KB", async ({ page }) 
   // One long word leaves the other columns their place.
   const last = await vms.locator("th").last().boundingBox();
   expect((last?.x ?? Infinity) + (last?.width ?? 0)).toBeLessThanOrEqual(1366);
-  for (const [link, vm] of [["[no name]", ""], [/^unbroken/, "unbroken".repeat(1024)]] as const) {
+  for (const [link, vm] of [
+    ["[no name]", ""],
+    [/^unbroken/, "unbroken".repeat(1024)],
+  ] as const) {
     await goTo(page, `#/host/odd-0001?${RANGE}`);
     await vms.getByRole("link", { name: link }).click();
     await loaded(page);
-    expect(decodeURIComponent(new URL(page.url()).hash.split("?")[0] ?? "")).toBe(`#/vm/odd-0001/${vm}`);
+    expect(decodeURIComponent(new URL(page.url()).hash.split("?")[0] ?? "")).toBe(
+      `#/vm/odd-0001/${vm}`,
+    );
     await expect(page.getByRole("alert")).toHaveCount(0);
     await expect(page.locator(".frame").first()).toBeVisible();
-    expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBeLessThanOrEqual(1366);
+    expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBeLessThanOrEqual(
+      1366,
+    );
   }
 });
 
@@ -377,7 +495,12 @@ test("hostile names are text", async ({ page }) => {
   await replayHostile("evil");
   let isRun = false;
   page.on("dialog", () => (isRun = true));
-  page.on("request", (request) => expect(request.url().startsWith(url()) || request.url().startsWith("data:,"), request.url()).toBe(true));
+  page.on("request", (request) =>
+    expect(
+      request.url().startsWith(url()) || request.url().startsWith("data:,"),
+      request.url(),
+    ).toBe(true),
+  );
   await logIn(page, `#/host/evil-0001?${RANGE}`);
   const evil = "<img src=x onerror=alert(1)>\\u{1b}[31m\\u{202e}gpj.exe";
   const vm = page.getByRole("table", { name: "VMs of this host" }).getByRole("link").first();
@@ -394,7 +517,13 @@ test("hostile names are text", async ({ page }) => {
   await name.getByRole("button", { name: /^all/ }).click();
   expect((await name.innerText()).length).toBeGreaterThan(1000);
   await clean(page);
-  const places = [`#/?${RANGE}`, `#/search?q=onerror&${RANGE}`, `#/health?${RANGE}`, `#/function?name=${encodeURIComponent("<b>\u202e")}&${RANGE}`, "#/%3Cimg%20src=x%20onerror=alert(1)%3E"];
+  const places = [
+    `#/?${RANGE}`,
+    `#/search?q=onerror&${RANGE}`,
+    `#/health?${RANGE}`,
+    `#/function?name=${encodeURIComponent("<b>\u202e")}&${RANGE}`,
+    "#/%3Cimg%20src=x%20onerror=alert(1)%3E",
+  ];
   for (const place of places) {
     await goTo(page, place);
     await clean(page);
@@ -408,7 +537,9 @@ test("hostile names are text", async ({ page }) => {
 
 // Their ids.
 async function findings(page: Page): Promise<string[]> {
-  const { findings } = await page.evaluate(async () => (await fetch("/v1/findings")).json()) as { findings: { id: string }[] };
+  const { findings } = await page.evaluate(
+    async () => (await (await fetch("/v1/findings")).json()) as { findings: { id: string }[] },
+  );
   return findings.map(({ id }) => id);
 }
 
@@ -416,6 +547,7 @@ async function findings(page: Page): Promise<string[]> {
 async function clean(page: Page): Promise<void> {
   const found = await page.evaluate(() => ({
     images: document.querySelectorAll("#app img, #app script, #app b").length,
+    // eslint-disable-next-line no-control-regex -- it is looked for
     text: /[\u202a-\u202e\u2066-\u2069\u200b\u001b]/.test(document.body.innerText + document.title),
   }));
   expect(found).toEqual({ images: 0, text: false });

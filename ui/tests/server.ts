@@ -1,13 +1,22 @@
 // A server with a store of its own and the windows of a real recording, for all tests.
 
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
-import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import {
+  cpSync,
+  existsSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
-const programs = process.env["VMSCOPE_PROGRAMS"] ?? fileURLToPath(new URL("../../target/debug", import.meta.url));
+const programs =
+  process.env["VMSCOPE_PROGRAMS"] ?? fileURLToPath(new URL("../../target/debug", import.meta.url));
 const recording = fileURLToPath(new URL("recording", import.meta.url));
 const PATIENCE_MS = 180_000;
 
@@ -17,12 +26,20 @@ export const url = () => process.env["VMSCOPE_TEST_URL"] ?? "";
 export const readToken = () => readFileSync(join(folder(), "read"), "utf8");
 
 const program = (name: string, words: string[], input = "") =>
-  execFileSync(join(programs, name), words, { input, encoding: "utf8", stdio: ["pipe", "pipe", "inherit"] }).trim();
+  execFileSync(join(programs, name), words, {
+    input,
+    encoding: "utf8",
+    stdio: ["pipe", "pipe", "inherit"],
+  }).trim();
 
 let child: ChildProcess | null = null;
 
 export async function start(): Promise<void> {
-  const started = spawn(join(programs, "vmscope-server"), ["--config", join(folder(), "server.toml")], { stdio: ["ignore", "ignore", "pipe"] });
+  const started = spawn(
+    join(programs, "vmscope-server"),
+    ["--config", join(folder(), "server.toml")],
+    { stdio: ["ignore", "ignore", "pipe"] },
+  );
   child = started;
   await new Promise<void>((done, failed) => {
     started.on("exit", (code) => failed(new Error(`vmscope-server ended: ${code}`)));
@@ -52,9 +69,23 @@ export function stop(): void {
 // Sends a recording as so many windows of each host; the last ones end now.
 async function replay(name: string, from: string, hosts: number, rounds: number): Promise<void> {
   const fingerprint = readFileSync(join(folder(), "fingerprint"), "utf8");
-  const words = [from, "--server", url(), "--token", "-", "--fingerprint", fingerprint, "--name", name];
-  program("vmscope", ["replay", ...words, "--hosts", String(hosts), "--rounds", String(rounds)], readFileSync(join(folder(), "agent"), "utf8"));
-  for (const until = Date.now() + PATIENCE_MS; ; ) {
+  const words = [
+    from,
+    "--server",
+    url(),
+    "--token",
+    "-",
+    "--fingerprint",
+    fingerprint,
+    "--name",
+    name,
+  ];
+  program(
+    "vmscope",
+    ["replay", ...words, "--hosts", String(hosts), "--rounds", String(rounds)],
+    readFileSync(join(folder(), "agent"), "utf8"),
+  );
+  for (const until = Date.now() + PATIENCE_MS; ;) {
     const metrics = execFileSync("curl", ["-sk", `${url()}/metrics`], { encoding: "utf8" });
     if (/^vmscope_server_analyses_left 0$/m.test(metrics)) return;
     if (until < Date.now()) throw new Error("the windows were not analysed in time");
@@ -66,7 +97,15 @@ async function replay(name: string, from: string, hosts: number, rounds: number)
 export function multiply(hosts: number, hours: number, made?: string): string {
   const few = join(folder(), "store");
   const many = made ?? join(folder(), "many");
-  const told = existsSync(many) ? "made before" : program("examples/fleet_days", [few, many, String(Math.floor(Date.now() / 1000)), String(hosts), String(hours)]);
+  const told = existsSync(many)
+    ? "made before"
+    : program("examples/fleet_days", [
+        few,
+        many,
+        String(Math.floor(Date.now() / 1000)),
+        String(hosts),
+        String(hours),
+      ]);
   cpSync(join(few, "auth"), join(many, "auth"), { recursive: true });
   rmSync(few, { recursive: true });
   symlinkSync(many, few);
@@ -94,8 +133,15 @@ export async function configure(): Promise<void> {
   });
   process.env["VMSCOPE_TEST_URL"] = `https://127.0.0.1:${port}`;
   const config = join(folder(), "server.toml");
-  writeFileSync(config, `listen = "127.0.0.1:${port}"\nstore = "${folder()}/store"\nstate = "${folder()}/state"\n`);
-  for (const role of ["agent", "read"]) writeFileSync(join(folder(), role), program("vmscope-server", ["token", "--role", role, "--name", "test", "--config", config]));
+  writeFileSync(
+    config,
+    `listen = "127.0.0.1:${port}"\nstore = "${folder()}/store"\nstate = "${folder()}/state"\n`,
+  );
+  for (const role of ["agent", "read"])
+    writeFileSync(
+      join(folder(), role),
+      program("vmscope-server", ["token", "--role", role, "--name", "test", "--config", config]),
+    );
 }
 
 export function tearDown(): void {

@@ -20,7 +20,11 @@ export type FindingOwner = Present<components["schemas"]["FindingOwner"]>;
 export type HostEntry = components["schemas"]["HostEntry"];
 
 // What is not known is absent, never null.
-type Present<T> = T extends (infer Item)[] ? Present<Item>[] : T extends object ? { [Key in keyof T]: Present<Exclude<T[Key], null>> } : T;
+type Present<T> = T extends (infer Item)[]
+  ? Present<Item>[]
+  : T extends object
+    ? { [Key in keyof T]: Present<Exclude<T[Key], null>> }
+    : T;
 
 const client = createClient<paths>({ baseUrl: location.origin, credentials: "same-origin" });
 
@@ -58,7 +62,8 @@ async function ask<T>(request: () => Promise<Reply<T>>, signal: AbortSignal): Pr
       if (response.status === 401) throw new LoggedOut(error?.error);
       if (response.status === 404) throw new NotThere(error?.error);
       const seconds = Number(response.headers.get("retry-after"));
-      if (!(seconds > 0) || tries === MAX_TRIES) throw new Error(error?.error ?? `the server answers ${response.status}`);
+      if (!(seconds > 0) || tries === MAX_TRIES)
+        throw new Error(error?.error ?? `the server answers ${response.status}`);
       await new Promise((done) => setTimeout(done, 1000 * Math.min(seconds, 10)));
     }
   } finally {
@@ -78,17 +83,29 @@ export function sql(body: Question, signal: AbortSignal): Promise<Answer> {
   return ask(() => client.POST("/v1/sql", { body, signal }), signal);
 }
 
-export async function findings(query: { host?: string; vm?: string }, signal: AbortSignal): Promise<FindingList> {
-  return (await ask(() => client.GET("/v1/findings", { params: { query }, signal }), signal)) as FindingList;
+export async function findings(
+  query: { host?: string; vm?: string },
+  signal: AbortSignal,
+): Promise<FindingList> {
+  return (await ask(
+    () => client.GET("/v1/findings", { params: { query }, signal }),
+    signal,
+  )) as FindingList;
 }
 
 // What all hosts lost, of which the server has the sums.
-export function fleet(query: { from: string; to: string; slots: number }, signal: AbortSignal): Promise<FleetAnswer> {
+export function fleet(
+  query: { from: string; to: string; slots: number },
+  signal: AbortSignal,
+): Promise<FleetAnswer> {
   return ask(() => client.GET("/v1/fleet", { params: { query }, signal }), signal);
 }
 
 // What agents collected and noted, of which the server has the sums.
-export function health(query: { from: string; to: string }, signal: AbortSignal): Promise<HealthAnswer> {
+export function health(
+  query: { from: string; to: string },
+  signal: AbortSignal,
+): Promise<HealthAnswer> {
   return ask(() => client.GET("/v1/health", { params: { query }, signal }), signal);
 }
 
@@ -96,8 +113,16 @@ export function health(query: { from: string; to: string }, signal: AbortSignal)
 export type WindowId = [host: string, boot: string, start: string];
 
 // What a VM did in a window, second by second; null: the window is not stored any more.
-export async function seconds([host, boot, start]: WindowId, vm: string, signal: AbortSignal): Promise<SecondsAnswer | null> {
-  const request = () => client.GET("/v1/windows/{host}/{boot}/{start}/seconds", { params: { path: { host, boot, start }, query: { vm } }, signal });
+export async function seconds(
+  [host, boot, start]: WindowId,
+  vm: string,
+  signal: AbortSignal,
+): Promise<SecondsAnswer | null> {
+  const request = () =>
+    client.GET("/v1/windows/{host}/{boot}/{start}/seconds", {
+      params: { path: { host, boot, start }, query: { vm } },
+      signal,
+    });
   try {
     return (await ask(request, signal)) as SecondsAnswer;
   } catch (error) {

@@ -29,7 +29,8 @@ const number = (cell: unknown): number => Number(cell ?? 0);
 // A name as SQL.
 const quote = (name: string): string => `'${name.replaceAll("'", "''")}'`;
 const within = (span: Span): string => `slice >= '${iso(span.from)}' AND slice < '${iso(span.to)}'`;
-const bucket = ({ start, length, count }: Buckets): string => (count === 1 ? "0" : `(to_unixtime(slice) - ${start / 1000}) / ${length / 1000}`);
+const bucket = ({ start, length, count }: Buckets): string =>
+  count === 1 ? "0" : `(to_unixtime(slice) - ${start / 1000}) / ${length / 1000}`;
 // Without the process id, which would make a thief of its own of each run of a short command. A process may call itself like a
 // VM or a kernel thread. Results of version 0.2 and before have a text only.
 const THIEF = `coalesce('VM ' || thief_vm,
@@ -38,19 +39,40 @@ const THIEF = `coalesce('VM ' || thief_vm,
   CASE WHEN thief LIKE '% (%)' THEN left(thief, length(thief) - strpos(reverse(thief), '( ') - 1) ELSE thief END)`;
 
 function rowsOf<Row>({ columns, rows, partial }: Answer, row: (cells: Cells) => Row): Table<Row> {
-  const cells = (values: unknown[]) => Object.fromEntries(columns.map(({ name }, index) => [name, values[index]]));
+  const cells = (values: unknown[]) =>
+    Object.fromEntries(columns.map(({ name }, index) => [name, values[index]]));
   return { rows: rows.map((values) => row(cells(values))), partial };
 }
 
-async function table<Row>(query: string, span: Span, host: string | null, signal: AbortSignal, row: (cells: Cells) => Row): Promise<Table<Row>> {
-  const question: Question = { sql: query, from: iso(span.from), to: iso(span.to), ...(host === null ? {} : { host }) };
+async function table<Row>(
+  query: string,
+  span: Span,
+  host: string | null,
+  signal: AbortSignal,
+  row: (cells: Cells) => Row,
+): Promise<Table<Row>> {
+  const question: Question = {
+    sql: query,
+    from: iso(span.from),
+    to: iso(span.to),
+    ...(host === null ? {} : { host }),
+  };
   return rowsOf(await sql(question, signal), row);
 }
 
-const point = (row: Cells): Point => ({ series: text(row["series"]), bucket: number(row["bucket"]), ns: number(row["ns"]) });
+const point = (row: Cells): Point => ({
+  series: text(row["series"]),
+  bucket: number(row["bucket"]),
+  ns: number(row["ns"]),
+});
 
 // What a host's CPUs did: for a VM (its guest, VMM and vhost threads), for the host itself, nothing.
-export function cpuShares(host: string, span: Span, buckets: Buckets, signal: AbortSignal): Promise<Table<Point>> {
+export function cpuShares(
+  host: string,
+  span: Span,
+  buckets: Buckets,
+  signal: AbortSignal,
+): Promise<Table<Point>> {
   const query = `
     SELECT coalesce('VM ' || vm, CASE WHEN level IN ('idle', 'not_sampled') THEN level ELSE 'host' END) AS series, ${bucket(buckets)} AS bucket, sum(ns) AS ns
     FROM cpu_time WHERE host = ${quote(host)} AND ${within(span)} GROUP BY 1, 2`;
@@ -58,7 +80,13 @@ export function cpuShares(host: string, span: Span, buckets: Buckets, signal: Ab
 }
 
 // What a VM's vCPUs did.
-export function vmStates(host: string, vm: string, span: Span, buckets: Buckets, signal: AbortSignal): Promise<Table<Point>> {
+export function vmStates(
+  host: string,
+  vm: string,
+  span: Span,
+  buckets: Buckets,
+  signal: AbortSignal,
+): Promise<Table<Point>> {
   const query = `
     SELECT state AS series, ${bucket(buckets)} AS bucket, sum(ns) AS ns
     FROM vcpu_time WHERE host = ${quote(host)} AND vm = ${quote(vm)} AND ${within(span)} GROUP BY 1, 2`;
@@ -73,12 +101,19 @@ export interface StateRow {
 }
 
 // What the vCPUs of a host's VMs did, and who had the CPU meanwhile.
-export function hostStates(host: string, span: Span, signal: AbortSignal): Promise<Table<StateRow>> {
+export function hostStates(
+  host: string,
+  span: Span,
+  signal: AbortSignal,
+): Promise<Table<StateRow>> {
   const query = `
     SELECT vm, state, ${THIEF} AS thief, sum(ns) AS ns
     FROM vcpu_time WHERE host = ${quote(host)} AND ${within(span)} GROUP BY 1, 2, 3 ORDER BY ns DESC`;
   return table(query, span, host, signal, (row) => ({
-    vm: text(row["vm"]), state: text(row["state"]), thief: maybe(row["thief"]), ns: number(row["ns"]),
+    vm: text(row["vm"]),
+    state: text(row["state"]),
+    thief: maybe(row["thief"]),
+    ns: number(row["ns"]),
   }));
 }
 
@@ -90,13 +125,24 @@ export interface VmSize {
 
 export function vmSizes(host: string, span: Span, signal: AbortSignal): Promise<Table<VmSize>> {
   const query = `SELECT vm, max(vcpus) AS vcpus, max(no_map_reason) AS reason FROM vms WHERE host = ${quote(host)} AND ${within(span)} GROUP BY vm`;
-  return table(query, span, host, signal, (row) => ({ vm: text(row["vm"]), vcpus: number(row["vcpus"]), noMap: maybe(row["reason"]) }));
+  return table(query, span, host, signal, (row) => ({
+    vm: text(row["vm"]),
+    vcpus: number(row["vcpus"]),
+    noMap: maybe(row["reason"]),
+  }));
 }
 
 // A host's CPUs, and the length of its windows together.
-export function hostSize(host: string, span: Span, signal: AbortSignal): Promise<Table<{ cpus: number; covered: number }>> {
+export function hostSize(
+  host: string,
+  span: Span,
+  signal: AbortSignal,
+): Promise<Table<{ cpus: number; covered: number }>> {
   const query = `SELECT max(cpus) AS cpus, sum(length_ns) AS covered FROM hosts WHERE host = ${quote(host)} AND ${within(span)}`;
-  return table(query, span, host, signal, (row) => ({ cpus: number(row["cpus"]), covered: number(row["covered"]) }));
+  return table(query, span, host, signal, (row) => ({
+    cpus: number(row["cpus"]),
+    covered: number(row["covered"]),
+  }));
 }
 
 // Rows with what each bucket has of them: a part of a range needs no further question.
@@ -105,15 +151,32 @@ const inBuckets = (columns: string, sums: string, from: string, buckets: Buckets
 const cellsOf = (row: Cells): number[] => text(row["cells"]).split(/[ :]/).map(Number);
 
 // A VM's time by code, thief and exit reason: all that is known of a range.
-export async function vmCode(host: string, vm: string, span: Span, buckets: Buckets, signal: AbortSignal): Promise<Table<CodeCells>> {
+export async function vmCode(
+  host: string,
+  vm: string,
+  span: Span,
+  buckets: Buckets,
+  signal: AbortSignal,
+): Promise<Table<CodeCells>> {
   const columns = "state, process, thread, function, module, thief, exit_reason";
-  const query = inBuckets(columns, "ns, corrected, samples", `
+  const query = inBuckets(
+    columns,
+    "ns, corrected, samples",
+    `
     SELECT state, process, thread, function, module, ${THIEF} AS thief, exit_reason, BUCKET AS bucket,
            sum(ns) AS ns, sum(corrected_ns) AS corrected, sum(samples) AS samples
-    FROM vcpu_time WHERE host = ${quote(host)} AND vm = ${quote(vm)} AND ${within(span)} GROUP BY 1, 2, 3, 4, 5, 6, 7, 8`, buckets);
+    FROM vcpu_time WHERE host = ${quote(host)} AND vm = ${quote(vm)} AND ${within(span)} GROUP BY 1, 2, 3, 4, 5, 6, 7, 8`,
+    buckets,
+  );
   return table(query, span, host, signal, (row) => ({
-    state: text(row["state"]), process: maybe(row["process"]), thread: maybe(row["thread"]), function: maybe(row["function"]),
-    module: maybe(row["module"]), thief: maybe(row["thief"]), exit: maybe(row["exit_reason"]), cells: cellsOf(row),
+    state: text(row["state"]),
+    process: maybe(row["process"]),
+    thread: maybe(row["thread"]),
+    function: maybe(row["function"]),
+    module: maybe(row["module"]),
+    thief: maybe(row["thief"]),
+    exit: maybe(row["exit_reason"]),
+    cells: cellsOf(row),
   }));
 }
 
@@ -123,49 +186,106 @@ async function windowsOf(host: string, span: Span, signal: AbortSignal): Promise
     SELECT boot, window_ns FROM hosts WHERE host = ${quote(host)}
     AND slice < '${iso(span.to)}' AND to_unixtime(slice) + length_ns / 1000000000 + 10 >= ${Math.floor(span.from / 1000)} ORDER BY slice`;
   const earlier = { from: span.from - LONGEST_WINDOW_MS, to: span.to };
-  const { rows } = await table(query, earlier, host, signal, (row): WindowId => [host, text(row["boot"]), String(row["window_ns"]).padStart(20, "0")]);
+  const { rows } = await table(query, earlier, host, signal, (row): WindowId => [
+    host,
+    text(row["boot"]),
+    String(row["window_ns"]).padStart(20, "0"),
+  ]);
   return rows;
 }
 
 // A VM's time second by second, from the windows themselves; null: they are not stored any more.
-export async function vmSeconds(host: string, vm: string, buckets: Buckets, signal: AbortSignal): Promise<Table<CodeCells> | null> {
+export async function vmSeconds(
+  host: string,
+  vm: string,
+  buckets: Buckets,
+  signal: AbortSignal,
+): Promise<Table<CodeCells> | null> {
   const span = { from: buckets.start, to: buckets.start + buckets.count * buckets.length };
   const windows = await windowsOf(host, span, signal);
-  const answers = await Promise.all(windows.slice(0, MOST_WINDOWS).map((window) => seconds(window, vm, signal)));
-  const rows = answers.flatMap((answer) => (answer?.rows ?? []).map(({ cells, ...row }): CodeCells => {
-    const shift = (answer?.start_unix_s ?? 0) - buckets.start / 1000;
-    const inside = cells.map(([second = 0, ...sums]) => [Math.floor(((second + shift) * 1000) / buckets.length), ...sums]).filter(([bucket = -1]) => 0 <= bucket && bucket < buckets.count);
-    return {
-      state: row.state, process: row.process ?? null, thread: row.thread ?? null, function: row.function ?? null, module: row.module ?? null,
-      thief: row.thief_vm === undefined ? (row.thief?.replace(/ \(\d+\)$/, "") ?? null) : `VM ${row.thief_vm}`, exit: row.exit_reason ?? null, cells: inside.flat(),
-    };
-  }));
+  const answers = await Promise.all(
+    windows.slice(0, MOST_WINDOWS).map((window) => seconds(window, vm, signal)),
+  );
+  const rows = answers.flatMap((answer) =>
+    (answer?.rows ?? []).map(({ cells, ...row }): CodeCells => {
+      const shift = (answer?.start_unix_s ?? 0) - buckets.start / 1000;
+      const inside = cells
+        .map(([second = 0, ...sums]) => [
+          Math.floor(((second + shift) * 1000) / buckets.length),
+          ...sums,
+        ])
+        .filter(([bucket = -1]) => 0 <= bucket && bucket < buckets.count);
+      return {
+        state: row.state,
+        process: row.process ?? null,
+        thread: row.thread ?? null,
+        function: row.function ?? null,
+        module: row.module ?? null,
+        thief:
+          row.thief_vm === undefined
+            ? (row.thief?.replace(/ \(\d+\)$/, "") ?? null)
+            : `VM ${row.thief_vm}`,
+        exit: row.exit_reason ?? null,
+        cells: inside.flat(),
+      };
+    }),
+  );
   if (answers.every((answer) => answer === null)) return null;
   const lacks = [
     ...(answers.includes(null) ? ["a part of this time is stored in slices of 10 s only"] : []),
-    ...(MOST_WINDOWS < windows.length ? [`only ${MOST_WINDOWS} of ${windows.length} windows are shown`] : []),
+    ...(MOST_WINDOWS < windows.length
+      ? [`only ${MOST_WINDOWS} of ${windows.length} windows are shown`]
+      : []),
   ];
   return { rows, partial: lacks };
 }
 
 // What the host ran for a VM: its VMM, vhost, KVM.
-export function vmHostCode(host: string, vm: string, span: Span, buckets: Buckets, signal: AbortSignal): Promise<Table<CodeCells>> {
-  const query = inBuckets("level, process, thread, function, module, stack", "ns, ns, samples", `
+export function vmHostCode(
+  host: string,
+  vm: string,
+  span: Span,
+  buckets: Buckets,
+  signal: AbortSignal,
+): Promise<Table<CodeCells>> {
+  const query = inBuckets(
+    "level, process, thread, function, module, stack",
+    "ns, ns, samples",
+    `
     SELECT level, process, thread, function, module, stack, BUCKET AS bucket, sum(ns) AS ns, sum(samples) AS samples
     FROM cpu_time WHERE host = ${quote(host)} AND vm = ${quote(vm)} AND level IN ('host_kernel', 'host_user') AND ${within(span)}
-    GROUP BY 1, 2, 3, 4, 5, 6, 7`, buckets);
+    GROUP BY 1, 2, 3, 4, 5, 6, 7`,
+    buckets,
+  );
   return table(query, span, host, signal, (row) => ({
-    state: text(row["level"]), process: maybe(row["process"]), thread: maybe(row["thread"]), function: maybe(row["function"]),
-    module: maybe(row["module"]), stack: maybe(row["stack"]), thief: null, exit: null, cells: cellsOf(row),
+    state: text(row["level"]),
+    process: maybe(row["process"]),
+    thread: maybe(row["thread"]),
+    function: maybe(row["function"]),
+    module: maybe(row["module"]),
+    stack: maybe(row["stack"]),
+    thief: null,
+    exit: null,
+    cells: cellsOf(row),
   }));
 }
 
 // How often a VM exited, where exits are counted.
-export function vmExits(host: string, vm: string, span: Span, buckets: Buckets, signal: AbortSignal): Promise<Table<{ reason: string; bucket: number; exits: number }>> {
+export function vmExits(
+  host: string,
+  vm: string,
+  span: Span,
+  buckets: Buckets,
+  signal: AbortSignal,
+): Promise<Table<{ reason: string; bucket: number; exits: number }>> {
   const query = `
     SELECT exit_reason, ${bucket(buckets)} AS bucket, sum(exits) AS exits
     FROM exits WHERE host = ${quote(host)} AND vm = ${quote(vm)} AND ${within(span)} GROUP BY 1, 2`;
-  return table(query, span, host, signal, (row) => ({ reason: text(row["exit_reason"]), bucket: number(row["bucket"]), exits: number(row["exits"]) }));
+  return table(query, span, host, signal, (row) => ({
+    reason: text(row["exit_reason"]),
+    bucket: number(row["bucket"]),
+    exits: number(row["exits"]),
+  }));
 }
 
 export interface FunctionPlace {
@@ -183,7 +303,12 @@ const isFunction = (name: string, module: string | null): string =>
   `function = ${quote(name)}${module === null ? "" : ` AND module = ${quote(module)}`}`;
 
 // Where in the fleet a function runs.
-export function functionPlaces(name: string, module: string | null, span: Span, signal: AbortSignal): Promise<Table<FunctionPlace>> {
+export function functionPlaces(
+  name: string,
+  module: string | null,
+  span: Span,
+  signal: AbortSignal,
+): Promise<Table<FunctionPlace>> {
   const query = `
     SELECT f.host AS host, f.vm AS vm, process, module, corrected, apparent, CAST(corrected AS DOUBLE) / CAST(whole AS DOUBLE) AS share
     FROM (SELECT host, vm, process, module, sum(corrected_ns) AS corrected, sum(ns) AS apparent
@@ -191,13 +316,24 @@ export function functionPlaces(name: string, module: string | null, span: Span, 
     JOIN (SELECT host, vm, sum(vcpu_ns) AS whole FROM vms WHERE ${within(span)} GROUP BY 1, 2) AS v ON f.host = v.host AND f.vm = v.vm
     ORDER BY corrected DESC LIMIT 1000`;
   return table(query, span, null, signal, (row) => ({
-    host: text(row["host"]), vm: text(row["vm"]), process: maybe(row["process"]), module: maybe(row["module"]),
-    corrected: number(row["corrected"]), apparent: number(row["apparent"]), share: number(row["share"]),
+    host: text(row["host"]),
+    vm: text(row["vm"]),
+    process: maybe(row["process"]),
+    module: maybe(row["module"]),
+    corrected: number(row["corrected"]),
+    apparent: number(row["apparent"]),
+    share: number(row["share"]),
   }));
 }
 
 // Its corrected time in the whole fleet, by module and build.
-export function functionTrend(name: string, module: string | null, span: Span, buckets: Buckets, signal: AbortSignal): Promise<Table<Point>> {
+export function functionTrend(
+  name: string,
+  module: string | null,
+  span: Span,
+  buckets: Buckets,
+  signal: AbortSignal,
+): Promise<Table<Point>> {
   const query = `
     SELECT concat(coalesce(module, ''), CASE WHEN build_id IS NULL THEN '' ELSE concat(' (build ', left(build_id, ${BUILD_LETTERS}), ')') END) AS series, ${bucket(buckets)} AS bucket, sum(corrected_ns) AS ns
     FROM vcpu_time WHERE ${isFunction(name, module)} AND ${within(span)} GROUP BY 1, 2`;
@@ -213,7 +349,11 @@ export interface Found {
 }
 
 // Hosts, VMs and functions whose names have a text in them, whatever its case.
-export async function search(wanted: string, span: Span, signal: AbortSignal): Promise<Table<Found>> {
+export async function search(
+  wanted: string,
+  span: Span,
+  signal: AbortSignal,
+): Promise<Table<Found>> {
   const has = (column: string) => `strpos(lower(${column}), ${quote(wanted.toLowerCase())}) > 0`;
   const vms = `
     SELECT host, vm, sum(vcpu_ns) AS ns FROM vms WHERE ${within(span)} AND (${has("vm")} OR ${has("host")}) GROUP BY 1, 2 ORDER BY ns DESC LIMIT 200`;
@@ -221,13 +361,33 @@ export async function search(wanted: string, span: Span, signal: AbortSignal): P
     SELECT function, module, sum(corrected_ns) AS ns FROM vcpu_time WHERE ${within(span)} AND ${has("function")}
     GROUP BY 1, 2 ORDER BY ns DESC LIMIT 200`;
   const [machines, code] = await Promise.all([
-    table(vms, span, null, signal, (row): Found => ({ kind: "VM", name: text(row["vm"]), host: text(row["host"]), module: null, ns: number(row["ns"]) })),
+    table(vms, span, null, signal, (row): Found => ({
+      kind: "VM",
+      name: text(row["vm"]),
+      host: text(row["host"]),
+      module: null,
+      ns: number(row["ns"]),
+    })),
     table(functions, span, null, signal, (row): Found => ({
-      kind: "function", name: text(row["function"]), host: null, module: maybe(row["module"]), ns: number(row["ns"]),
+      kind: "function",
+      name: text(row["function"]),
+      host: null,
+      module: maybe(row["module"]),
+      ns: number(row["ns"]),
     })),
   ]);
-  const names = new Set(machines.rows.flatMap(({ host }) => (host?.toLowerCase().includes(wanted.toLowerCase()) ? [host] : [])));
-  const hosts = [...names].map((host): Found => ({ kind: "host", name: host, host, module: null, ns: 0 }));
+  const names = new Set(
+    machines.rows.flatMap(({ host }) =>
+      host?.toLowerCase().includes(wanted.toLowerCase()) ? [host] : [],
+    ),
+  );
+  const hosts = [...names].map((host): Found => ({
+    kind: "host",
+    name: host,
+    host,
+    module: null,
+    ns: 0,
+  }));
   const partial = [...new Set([...machines.partial, ...code.partial])];
   return { rows: [...hosts, ...machines.rows, ...code.rows], partial };
 }

@@ -40,13 +40,19 @@ export function stateOf(agent: Agent, rangeEnd: number): string {
 
 // The share of sampling interrupts that never came.
 export function missedShare({ health }: Agent): number {
-  return health && health.samples + health.samples_missed > 0 ? health.samples_missed / (health.samples + health.samples_missed) : 0;
+  return health && health.samples + health.samples_missed > 0
+    ? health.samples_missed / (health.samples + health.samples_missed)
+    : 0;
 }
 
 // All hosts, those that have been silent for longest first.
 export function agentsOf(sent: readonly HostHealth[], enrolled: ReadonlySet<string>): Agent[] {
   const known = new Map(sent.map((health) => [health.host, health]));
   const names = [...new Set([...enrolled, ...known.keys()])];
-  const agents = names.map((host) => ({ host, isEnrolled: enrolled.has(host), health: known.get(host) ?? null }));
+  const agents = names.map((host) => ({
+    host,
+    isEnrolled: enrolled.has(host),
+    health: known.get(host) ?? null,
+  }));
   return agents.sort((a, b) => (a.health?.end_unix_ms ?? 0) - (b.health?.end_unix_ms ?? 0));
 }

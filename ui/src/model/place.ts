@@ -13,7 +13,13 @@ export interface Place {
   more: Record<string, string>;
 }
 
-export const LASTS = { "15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800 } as const;
+export const LASTS = {
+  "15m": 900,
+  "1h": 3600,
+  "6h": 21_600,
+  "24h": 86_400,
+  "7d": 604_800,
+} as const;
 const DEFAULT: Range = { last: LASTS["1h"] };
 // Slices of results are this long, until they are rolled up.
 export const SLICE_MS = 10_000;
@@ -22,8 +28,15 @@ export const BY_SECOND_MS = 120_000;
 
 export function parsePlace(hash: string): Place {
   const [path = "", query = ""] = hash.replace(/^#?\/?/, "").split("?", 2);
-  const { last, from, to, ...more } = Object.fromEntries(new URLSearchParams(query)) as Record<string, string>;
-  return { path: path === "" ? [] : path.split("/").map(decode), range: parseRange(last, from, to), more };
+  const { last, from, to, ...more } = Object.fromEntries(new URLSearchParams(query)) as Record<
+    string,
+    string
+  >;
+  return {
+    path: path === "" ? [] : path.split("/").map(decode),
+    range: parseRange(last, from, to),
+    more,
+  };
 }
 
 function decode(part: string): string {
@@ -34,7 +47,11 @@ function decode(part: string): string {
   }
 }
 
-function parseRange(last: string | undefined, from: string | undefined, to: string | undefined): Range {
+function parseRange(
+  last: string | undefined,
+  from: string | undefined,
+  to: string | undefined,
+): Range {
   const [begin, end] = [Date.parse(from ?? ""), Date.parse(to ?? "")];
   if (begin < end) return { from: begin, to: end };
   const known = Object.entries(LASTS).find(([name]) => name === last);
@@ -78,11 +95,15 @@ export interface Buckets {
   count: number;
 }
 
-const LENGTHS_S = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400];
+const LENGTHS_S = [
+  1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400,
+];
 
 export function bucketsOf(span: Span, wanted: number, shortest = SLICE_MS): Buckets {
   const seconds = (span.to - span.from) / 1000;
-  const length = 1000 * (LENGTHS_S.find((length) => shortest <= 1000 * length && seconds / length <= wanted) ?? 86_400);
+  const length =
+    1000 *
+    (LENGTHS_S.find((length) => shortest <= 1000 * length && seconds / length <= wanted) ?? 86_400);
   const start = Math.floor(span.from / length) * length;
   return { start, length, count: Math.max(1, Math.ceil((span.to - start) / length)) };
 }
@@ -92,9 +113,17 @@ export function bucketAt({ start, length, count }: Buckets, ms: number): number 
 }
 
 // The buckets that a span is made of; null: it begins or ends within one, or outside.
-export function bucketsIn(buckets: Buckets, { from, to }: Span): { first: number; last: number } | null {
-  const [first, end] = [(from - buckets.start) / buckets.length, (to - buckets.start) / buckets.length];
-  return Number.isInteger(first) && Number.isInteger(end) && 0 <= first && end <= buckets.count ? { first, last: end - 1 } : null;
+export function bucketsIn(
+  buckets: Buckets,
+  { from, to }: Span,
+): { first: number; last: number } | null {
+  const [first, end] = [
+    (from - buckets.start) / buckets.length,
+    (to - buckets.start) / buckets.length,
+  ];
+  return Number.isInteger(first) && Number.isInteger(end) && 0 <= first && end <= buckets.count
+    ? { first, last: end - 1 }
+    : null;
 }
 
 // Whole buckets, from one to another.

@@ -20,7 +20,9 @@ export interface CodeRow {
 }
 
 // The same in buckets of time: of each bucket that has any, its number, ns, corrected ns and samples.
-export type CodeCells = Omit<CodeRow, "ns" | "corrected" | "samples"> & { cells: readonly number[] };
+export type CodeCells = Omit<CodeRow, "ns" | "corrected" | "samples"> & {
+  cells: readonly number[];
+};
 
 // What some buckets have, the largest first.
 export function ofBuckets(rows: readonly CodeCells[], first: number, last: number): CodeRow[] {
@@ -76,28 +78,40 @@ export const UNATTRIBUTED = "[not attributed]";
 // What is charged to nobody in the guest has frames of its own, in brackets.
 export function framesOf(row: CodeRow, basis: Basis): Frame[] {
   const frames: Frame[] = [{ name: row.process ?? UNATTRIBUTED, kind: "process", module: "" }];
-  if (row.thread !== null && row.thread !== row.process) frames.push({ name: row.thread, kind: "process", module: "" });
+  if (row.thread !== null && row.thread !== row.process)
+    frames.push({ name: row.thread, kind: "process", module: "" });
   if (HOST.includes(row.state)) {
     const kind = row.state.replace("_", "-");
-    for (const name of (row.stack ?? row.function ?? "[unknown]").split(";")) frames.push({ name, kind, module: "" });
+    for (const name of (row.stack ?? row.function ?? "[unknown]").split(";"))
+      frames.push({ name, kind, module: "" });
     return frames;
   }
   if (row.function !== null) {
     const isKernel = row.state === "guest_kernel" || (row.module ?? "").startsWith("[");
-    frames.push({ name: row.function, kind: isKernel ? "guest-kernel" : "guest-user", module: row.module ?? "" });
+    frames.push({
+      name: row.function,
+      kind: isKernel ? "guest-kernel" : "guest-user",
+      module: row.module ?? "",
+    });
   }
   const lost = (kind: string, name: string) => frames.push({ name: `[${name}]`, kind, module: "" });
   if (row.state === "not_sampled" && row.function === null) lost("not-sampled", "not sampled");
   if (basis === "corrected") return frames;
-  if (row.state === "steal_outside") lost("preempted", `waited for a CPU: ${row.thief ?? "unknown"}`);
+  if (row.state === "steal_outside")
+    lost("preempted", `waited for a CPU: ${row.thief ?? "unknown"}`);
   if (row.state === "steal_vmm") lost("vmm", `in the VMM: ${row.exit ?? "unknown"}`);
-  if (row.state === "steal_vmm_waiting") lost("vmm-waiting", `asleep in the VMM: ${row.exit ?? "unknown"}`);
+  if (row.state === "steal_vmm_waiting")
+    lost("vmm-waiting", `asleep in the VMM: ${row.exit ?? "unknown"}`);
   if (row.state === "throttled") lost("throttled", "throttled");
   return frames;
 }
 
 // A tree of the sides' times: one side, or two that are compared. A node's total is the mean of the sides.
-export function flame(sides: readonly (readonly CodeRow[])[], basis: Basis, scale: readonly number[] = sides.map(() => 1)) {
+export function flame(
+  sides: readonly (readonly CodeRow[])[],
+  basis: Basis,
+  scale: readonly number[] = sides.map(() => 1),
+) {
   const branch = (): Branch => ({ totals: sides.map(() => 0), children: new Map() });
   const root = branch();
   sides.forEach((rows, side) => {
@@ -119,8 +133,17 @@ export function flame(sides: readonly (readonly CodeRow[])[], basis: Basis, scal
 }
 
 function preorder(root: Branch, sides: number) {
-  const data: FlameData = { kinds: [], modules: [], labels: [], nodes: { label: [], depth: [], total: [] } };
-  const [kinds, modules, labels] = [new Map<string, number>(), new Map<string, number>(), new Map<string, number>()];
+  const data: FlameData = {
+    kinds: [],
+    modules: [],
+    labels: [],
+    nodes: { label: [], depth: [], total: [] },
+  };
+  const [kinds, modules, labels] = [
+    new Map<string, number>(),
+    new Map<string, number>(),
+    new Map<string, number>(),
+  ];
   // Of each node, what each side has.
   const bySide: number[][] = [];
   const mean = ({ totals }: Branch) => totals.reduce((a, b) => a + b, 0) / sides;
@@ -129,11 +152,19 @@ function preorder(root: Branch, sides: number) {
     data.nodes.depth.push(depth);
     data.nodes.total.push(mean(at));
     bySide.push(at.totals);
-    const children = [...at.children.values()].sort((a, b) => mean(b) - mean(a) || byName(a.frame.name, b.frame.name));
+    const children = [...at.children.values()].sort(
+      (a, b) => mean(b) - mean(a) || byName(a.frame.name, b.frame.name),
+    );
     for (const child of children) {
       const { name, kind, module } = child.frame;
       const key = JSON.stringify([name, kind, module]);
-      const known = labels.get(key) ?? data.labels.push([shorten(name), intern(kinds, data.kinds, kind), intern(modules, data.modules, shorten(module))]) - 1;
+      const known =
+        labels.get(key) ??
+        data.labels.push([
+          shorten(name),
+          intern(kinds, data.kinds, kind),
+          intern(modules, data.modules, shorten(module)),
+        ]) - 1;
       labels.set(key, known);
       visit(child, known, depth + 1);
     }
@@ -160,18 +191,29 @@ export interface Line {
   samples: number;
 }
 
-export const functionKey = (row: CodeRow) => (row.function === null ? null : [row.process, row.function, row.module]);
+export const functionKey = (row: CodeRow) =>
+  row.function === null ? null : [row.process, row.function, row.module];
 export const processKey = (row: CodeRow) => [row.process, null, null];
 
 // Adds up rows by a key, whose parts become the line's; rows without one are left out. The largest is first.
-export function lines(rows: readonly CodeRow[], key: (row: CodeRow) => (string | null)[] | null): Line[] {
+export function lines(
+  rows: readonly CodeRow[],
+  key: (row: CodeRow) => (string | null)[] | null,
+): Line[] {
   const found = new Map<string, Line>();
   for (const row of rows) {
     const parts = key(row);
     if (parts === null) continue;
     const text = JSON.stringify(parts);
     const [process = null, name = null, module = null] = parts;
-    const line = found.get(text) ?? { process, function: name, module, corrected: 0, apparent: 0, samples: 0 };
+    const line = found.get(text) ?? {
+      process,
+      function: name,
+      module,
+      corrected: 0,
+      apparent: 0,
+      samples: 0,
+    };
     found.set(text, line);
     line.corrected += timeOf(row, "corrected");
     line.apparent += timeOf(row, "apparent");
@@ -189,9 +231,19 @@ export interface Change {
 }
 
 // The largest change is first.
-export function changes(a: readonly CodeRow[], b: readonly CodeRow[], basis: Basis, wholes: readonly [number, number]): Change[] {
+export function changes(
+  a: readonly CodeRow[],
+  b: readonly CodeRow[],
+  basis: Basis,
+  wholes: readonly [number, number],
+): Change[] {
   const found = new Map<string, Change>();
-  ([["a", a, wholes[0]], ["b", b, wholes[1]]] as const).forEach(([side, rows, whole]) => {
+  (
+    [
+      ["a", a, wholes[0]],
+      ["b", b, wholes[1]],
+    ] as const
+  ).forEach(([side, rows, whole]) => {
     for (const row of rows) {
       if (row.function === null || whole === 0) continue;
       const key = JSON.stringify([row.function, row.module]);
@@ -207,5 +259,7 @@ export function changes(a: readonly CodeRow[], b: readonly CodeRow[], basis: Bas
 export function changeClass(before: number, after: number): string {
   const relative = Math.abs(after - before) / Math.max(before, after);
   const level = relative < 0.05 ? 0 : relative < 0.2 ? 1 : relative < 0.5 ? 2 : 3;
-  return level === 0 || Number.isNaN(relative) ? "same" : `${after > before ? "grew" : "shrank"}-${level}`;
+  return level === 0 || Number.isNaN(relative)
+    ? "same"
+    : `${after > before ? "grew" : "shrank"}-${level}`;
 }

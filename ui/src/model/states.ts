@@ -36,7 +36,11 @@ export function sum(times: Times, states?: readonly string[]): number {
 }
 
 // Adds up what rows say of each key.
-export function totals<Row>(rows: readonly Row[], key: (row: Row) => string, value: (row: Row) => number): Map<string, number> {
+export function totals<Row>(
+  rows: readonly Row[],
+  key: (row: Row) => string,
+  value: (row: Row) => number,
+): Map<string, number> {
   const found = new Map<string, number>();
   for (const row of rows) found.set(key(row), (found.get(key(row)) ?? 0) + value(row));
   return found;

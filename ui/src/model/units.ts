@@ -6,7 +6,15 @@ export function percent(part: number, whole: number, digits = 1): string {
   return whole > 0 ? `${((100 * part) / whole).toFixed(digits)} %` : "-";
 }
 
-const UNITS = [["ns", 1], ["us", 1e3], ["ms", 1e6], ["s", 1e9], ["min", 60e9], ["h", 3600e9], ["d", 86400e9]] as const;
+const UNITS = [
+  ["ns", 1],
+  ["us", 1e3],
+  ["ms", 1e6],
+  ["s", 1e9],
+  ["min", 60e9],
+  ["h", 3600e9],
+  ["d", 86400e9],
+] as const;
 
 // The unit that suits a length of time: 90 s are no 1.5 min.
 function unitOf(ns: number): (typeof UNITS)[number] {
@@ -23,13 +31,17 @@ export function duration(ns: number): string {
 
 // Words lengths of time in one unit, that of the longest. What is not 0 does not look like it.
 export function durations(all: readonly number[]): (ns: number) => string {
-  const longest = all.filter(Number.isFinite).reduce((longest, ns) => Math.max(longest, Math.abs(ns)), 0);
+  const longest = all
+    .filter(Number.isFinite)
+    .reduce((longest, ns) => Math.max(longest, Math.abs(ns)), 0);
   const [name, size] = unitOf(longest);
   const digits = size === 1 ? 0 : longest / size < 100 ? 2 : 1;
   const least = 10 ** -digits;
   return (ns) => {
     const value = ns / size;
-    return 0 < value && value < least ? `<${least.toFixed(digits)} ${name}` : `${value.toFixed(digits)} ${name}`;
+    return 0 < value && value < least
+      ? `<${least.toFixed(digits)} ${name}`
+      : `${value.toFixed(digits)} ${name}`;
   };
 }
 
@@ -41,7 +53,9 @@ export function count(value: number): string {
 export function instant(ms: number, now = Date.now()): string {
   const date = new Date(ms);
   const time = date.toLocaleTimeString("sv");
-  return date.toDateString() === new Date(now).toDateString() ? time : `${date.toLocaleDateString("sv")} ${time}`;
+  return date.toDateString() === new Date(now).toDateString()
+    ? time
+    : `${date.toLocaleDateString("sv")} ${time}`;
 }
 
 export function span(range: Span): string {

@@ -25,25 +25,49 @@ export interface Verdict {
 export function verdict({ states, thieves, exits, hottest }: Loss): Verdict {
   const all = sum(states);
   if (all === 0) return { headline: "Nothing was recorded of this VM here.", reasons: [] };
-  const [outside, vmm, throttled] = [STOLEN_OUTSIDE, STOLEN_VMM, THROTTLED].map((list) => sum(states, list)) as [number, number, number];
+  const [outside, vmm, throttled] = [STOLEN_OUTSIDE, STOLEN_VMM, THROTTLED].map((list) =>
+    sum(states, list),
+  ) as [number, number, number];
   const lost = outside + vmm + throttled;
   const reasons: [number, string][] = [
-    [outside, `waited for a CPU ${percent(outside, all)} of the time${blame(thieves, outside, "taken by ")}`],
+    [
+      outside,
+      `waited for a CPU ${percent(outside, all)} of the time${blame(thieves, outside, "taken by ")}`,
+    ],
     [vmm, `was in the VMM ${percent(vmm, all)} of the time${blame(exits, vmm, "for the exit ")}`],
     [throttled, `was held back by a CPU quota ${percent(throttled, all)} of the time`],
   ];
-  const told = reasons.filter(([ns]) => ns >= MINIMUM * all).sort(([a], [b]) => b - a).map(([, text]) => text);
-  const own = hottest && hottest.ns >= MINIMUM * all ? [`spent ${percent(hottest.ns, all)} of the time in ${hottest.name}, more than in any other function`] : [];
-  const headline = told.length > 0 ? `This VM lost ${percent(lost, all)} of its vCPUs' time.` : `This VM lost little: ${percent(lost, all)} of its vCPUs' time.`;
+  const told = reasons
+    .filter(([ns]) => ns >= MINIMUM * all)
+    .sort(([a], [b]) => b - a)
+    .map(([, text]) => text);
+  const own =
+    hottest && hottest.ns >= MINIMUM * all
+      ? [
+          `spent ${percent(hottest.ns, all)} of the time in ${hottest.name}, more than in any other function`,
+        ]
+      : [];
+  const headline =
+    told.length > 0
+      ? `This VM lost ${percent(lost, all)} of its vCPUs' time.`
+      : `This VM lost little: ${percent(lost, all)} of its vCPUs' time.`;
   return { headline, reasons: [...told, ...own, ...unsampled(states, all)] };
 }
 
 function blame(times: Times, all: number, words: string): string {
-  const named = largest(times).filter(([, ns]) => ns >= all / 10).slice(0, 3);
-  return named.length === 0 ? "" : `: ${words}${named.map(([name, ns]) => `${name} (${percent(ns, all, 0)})`).join(", ")}`;
+  const named = largest(times)
+    .filter(([, ns]) => ns >= all / 10)
+    .slice(0, 3);
+  return named.length === 0
+    ? ""
+    : `: ${words}${named.map(([name, ns]) => `${name} (${percent(ns, all, 0)})`).join(", ")}`;
 }
 
 function unsampled(states: Times, all: number): string[] {
   const ns = sum(states, ["not_sampled"]);
-  return ns < all / 5 ? [] : [`was on a CPU, but not sampled, ${percent(ns, all)} of the time: the host missed sampling interrupts`];
+  return ns < all / 5
+    ? []
+    : [
+        `was on a CPU, but not sampled, ${percent(ns, all)} of the time: the host missed sampling interrupts`,
+      ];
 }

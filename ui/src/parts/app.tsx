@@ -24,7 +24,11 @@ export function useApp(): App {
 }
 
 // A place with the same time, unless there is another; of hosts and VMs the same part of it is selected.
-export function usePlaces(): (path: string[], more?: Record<string, string>, range?: Range) => string {
+export function usePlaces(): (
+  path: string[],
+  more?: Record<string, string>,
+  range?: Range,
+) => string {
   const { place } = useApp();
   const { sel } = place.more;
   return (path, more = {}, range = place.range) => {
@@ -37,7 +41,9 @@ export function usePlaces(): (path: string[], more?: Record<string, string>, ran
 export function useMore(): (changed: Record<string, string>) => void {
   const { place } = useApp();
   return (changed) => {
-    const more = Object.fromEntries(Object.entries({ ...place.more, ...changed }).filter(([, value]) => value !== ""));
+    const more = Object.fromEntries(
+      Object.entries({ ...place.more, ...changed }).filter(([, value]) => value !== ""),
+    );
     location.replace(formatPlace({ ...place, more }));
   };
 }
@@ -54,9 +60,18 @@ const READING_MS = 2000;
 const RETRY_MS = 5000;
 
 // The answer to a question. While another is asked the last answer stays.
-export function useAnswer<T, About>(key: string, ask: (signal: AbortSignal) => Promise<T>, about?: About): Answered<T, About> {
+export function useAnswer<T, About>(
+  key: string,
+  ask: (signal: AbortSignal) => Promise<T>,
+  about?: About,
+): Answered<T, About> {
   const { logOut } = useApp();
-  const [answer, setAnswer] = useState<{ key: string; value?: T; about?: About | undefined; error?: Error }>({ key: "" });
+  const [answer, setAnswer] = useState<{
+    key: string;
+    value?: T;
+    about?: About | undefined;
+    error?: Error;
+  }>({ key: "" });
   useEffect(() => {
     const abort = new AbortController();
     let timer = 0;
@@ -64,7 +79,11 @@ export function useAnswer<T, About>(key: string, ask: (signal: AbortSignal) => P
       if (abort.signal.aborted) return;
       if (error instanceof LoggedOut) return logOut();
       if (error instanceof Unreachable) timer = window.setTimeout(run, RETRY_MS);
-      setAnswer((last) => ({ ...last, key, error: error instanceof Error ? error : new Error(String(error)) }));
+      setAnswer((last) => ({
+        ...last,
+        key,
+        error: error instanceof Error ? error : new Error(String(error)),
+      }));
     };
     const run = () => {
       ask(abort.signal).then((value) => setAnswer({ key, value, about }), failed);
@@ -76,11 +95,19 @@ export function useAnswer<T, About>(key: string, ask: (signal: AbortSignal) => P
     };
   }, [key]);
   const isLoading = answer.key !== key;
-  return { ...(answer.value === undefined ? {} : { value: answer.value }), ...(answer.about === undefined ? {} : { about: answer.about }), ...(isLoading || !answer.error ? {} : { error: answer.error }), isLoading };
+  return {
+    ...(answer.value === undefined ? {} : { value: answer.value }),
+    ...(answer.about === undefined ? {} : { about: answer.about }),
+    ...(isLoading || !answer.error ? {} : { error: answer.error }),
+    isLoading,
+  };
 }
 
 // An answer from sums that the server keeps, which is asked for again while the server still reads: it then has more.
-export function useSums<T extends { reading: number }>(key: string, ask: (signal: AbortSignal) => Promise<T>): Answered<T> {
+export function useSums<T extends { reading: number }>(
+  key: string,
+  ask: (signal: AbortSignal) => Promise<T>,
+): Answered<T> {
   const [again, setAgain] = useState(0);
   const asked = useAnswer(`${key} ${again}`, ask);
   const { value } = asked;
@@ -93,17 +120,35 @@ export function useSums<T extends { reading: number }>(key: string, ask: (signal
 }
 
 // A table that was asked for, or why it is not there.
-export function Shown<Row>(props: { of: Answered<Table<Row>>; empty: ComponentChildren; children: (rows: Row[]) => ComponentChildren }) {
+export function Shown<Row>(props: {
+  of: Answered<Table<Row>>;
+  empty: ComponentChildren;
+  children: (rows: Row[]) => ComponentChildren;
+}) {
   const { value, error, isLoading } = props.of;
   return (
     <div class={isLoading && value ? "stale" : ""} aria-busy={isLoading}>
       {error && (
         <p class="error" role="alert">
-          {error instanceof Unreachable ? "The server does not answer. This page tries again every 5 s." : `This can't be shown: ${visible(error.message)}.`}
+          {error instanceof Unreachable
+            ? "The server does not answer. This page tries again every 5 s."
+            : `This can't be shown: ${visible(error.message)}.`}
         </p>
       )}
-      {value?.partial.map((reason) => <p class="partial" key={reason}>Incomplete: {visible(reason)}.</p>)}
-      {value ? (value.rows.length === 0 ? <p class="faint">{props.empty}</p> : props.children(value.rows)) : !error && <p class="loading">Loading…</p>}
+      {value?.partial.map((reason) => (
+        <p class="partial" key={reason}>
+          Incomplete: {visible(reason)}.
+        </p>
+      ))}
+      {value ? (
+        value.rows.length === 0 ? (
+          <p class="faint">{props.empty}</p>
+        ) : (
+          props.children(value.rows)
+        )
+      ) : (
+        !error && <p class="loading">Loading…</p>
+      )}
     </div>
   );
 }

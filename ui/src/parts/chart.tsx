@@ -49,7 +49,8 @@ export function Chart(props: Props) {
     plot.current = made;
     // Of the same width nothing is drawn again.
     const resized = new ResizeObserver(() => {
-      if (parent.clientWidth !== made.width) made.setSize({ width: parent.clientWidth, height: HEIGHT });
+      if (parent.clientWidth !== made.width)
+        made.setSize({ width: parent.clientWidth, height: HEIGHT });
       drawSelection(made, latest.current.selection);
     });
     resized.observe(parent);
@@ -57,7 +58,13 @@ export function Chart(props: Props) {
       resized.disconnect();
       made.destroy();
     };
-  }, [buckets.start, buckets.length, buckets.count, series.map((one) => one.name).join("\n"), theme]);
+  }, [
+    buckets.start,
+    buckets.length,
+    buckets.count,
+    series.map((one) => one.name).join("\n"),
+    theme,
+  ]);
   useEffect(() => {
     plot.current?.setData(stacked(props));
   }, [series]);
@@ -69,14 +76,29 @@ export function Chart(props: Props) {
   const shown = hovered === null ? null : spanOfBuckets(buckets, hovered, hovered);
   return (
     <div class="chart-box">
-      <div ref={box} class="plot" tabIndex={0} role="group" aria-label={`${props.label}. Arrow keys select, with Shift a range; Enter zooms, Escape clears.`}
-        onKeyDown={(event) => onKey(event, props)} />
-      <p class="said" aria-live="polite">{shown ? spanText(shown) : selection ? `Selected: ${spanText(selection)}` : "Drag to select a range, or click."}</p>
+      <div
+        ref={box}
+        class="plot"
+        tabIndex={0}
+        role="group"
+        aria-label={`${props.label}. Arrow keys select, with Shift a range; Enter zooms, Escape clears.`}
+        onKeyDown={(event) => onKey(event, props)}
+      />
+      <p class="said" aria-live="polite">
+        {shown
+          ? spanText(shown)
+          : selection
+            ? `Selected: ${spanText(selection)}`
+            : "Drag to select a range, or click."}
+      </p>
       <ul class="legend">
         {series.map((one) => (
           <li key={one.name}>
             <span class={`swatch ${one.colour}`} />
-            <bdi>{one.name}</bdi> <span class="faint">{hovered === null ? "" : props.amount(one.values[hovered] ?? 0)}</span>
+            <bdi>{one.name}</bdi>{" "}
+            <span class="faint">
+              {hovered === null ? "" : props.amount(one.values[hovered] ?? 0)}
+            </span>
           </li>
         ))}
       </ul>
@@ -86,18 +108,32 @@ export function Chart(props: Props) {
 
 // Each series with those below it, the highest first: what is lower is drawn over it.
 function stacked({ buckets, series }: Props): uPlot.AlignedData {
-  const times = Array.from({ length: buckets.count }, (_, at) => (buckets.start + at * buckets.length) / 1000);
+  const times = Array.from(
+    { length: buckets.count },
+    (_, at) => (buckets.start + at * buckets.length) / 1000,
+  );
   const sums: (number | null)[][] = [];
   const below: number[] = times.map(() => 0);
   for (const { values } of series) {
-    sums.unshift(values.map((value, at) => (value === null ? null : (below[at] = (below[at] ?? 0) + value))));
+    sums.unshift(
+      values.map((value, at) => (value === null ? null : (below[at] = (below[at] ?? 0) + value))),
+    );
   }
   return [times, ...sums];
 }
 
-function options(parent: HTMLElement, props: Props, latest: { current: Props }, onHover: (at: number | null) => void): uPlot.Options {
+function options(
+  parent: HTMLElement,
+  props: Props,
+  latest: { current: Props },
+  onHover: (at: number | null) => void,
+): uPlot.Options {
   const { buckets, series } = props;
-  const axis: uPlot.Axis = { stroke: colour("faint"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
+  const axis: uPlot.Axis = {
+    stroke: colour("faint"),
+    grid: { stroke: colour("line"), width: 1 },
+    ticks: { stroke: colour("line"), width: 1 },
+  };
   const end = (buckets.start + buckets.count * buckets.length) / 1000;
   const bars = uPlot.paths.bars?.({ size: [1, Infinity], align: 1, gap: 0 });
   return {
@@ -105,25 +141,60 @@ function options(parent: HTMLElement, props: Props, latest: { current: Props }, 
     height: HEIGHT,
     padding: [8, 32, 0, 0],
     legend: { show: false },
-    scales: { x: { range: [buckets.start / 1000, end] }, y: { range: (_, __, max) => [0, latest.current.most ?? (max || 1)] } },
-    axes: [{ ...axis, values: (_, times) => times.map((time) => instant(time * 1000)), space: 110 }, { ...axis, size: 72, values: (_, values) => values.map(props.amount) }],
-    cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false, dist: MIN_DRAG_PX } },
-    series: [{}, ...series.map((one) => ({ fill: colour(one.colour), width: 0, points: { show: false }, ...(bars ? { paths: bars } : {}) })).reverse()],
+    scales: {
+      x: { range: [buckets.start / 1000, end] },
+      y: { range: (_, __, max) => [0, latest.current.most ?? (max || 1)] },
+    },
+    axes: [
+      { ...axis, values: (_, times) => times.map((time) => instant(time * 1000)), space: 110 },
+      { ...axis, size: 72, values: (_, values) => values.map(props.amount) },
+    ],
+    cursor: {
+      y: false,
+      points: { show: false },
+      drag: { x: true, y: false, setScale: false, dist: MIN_DRAG_PX },
+    },
+    series: [
+      {},
+      ...series
+        .map((one) => ({
+          fill: colour(one.colour),
+          width: 0,
+          points: { show: false },
+          ...(bars ? { paths: bars } : {}),
+        }))
+        .reverse(),
+    ],
     hooks: {
       draw: [(plot) => latest.current.mark && drawMark(plot, latest.current.mark)],
-      setCursor: [(plot) => onHover(plot.cursor.left === undefined || plot.cursor.left < 0 ? null : bucketAt(buckets, 1000 * plot.posToVal(plot.cursor.left, "x")))],
-      setSelect: [(plot) => {
-        if (plot.select.width > 0) latest.current.onSelect(selected(plot, buckets, plot.select.left, plot.select.left + plot.select.width - 1));
-      }],
-      ready: [(plot) => {
-        let down = 0;
-        plot.over.addEventListener("mousedown", ({ clientX }) => (down = clientX));
-        plot.over.addEventListener("click", ({ clientX }) => {
-          const left = plot.cursor.left ?? -1;
-          // A drag ends with a click, too.
-          if (left >= 0 && Math.abs(clientX - down) < MIN_DRAG_PX) latest.current.onSelect(selected(plot, buckets, left, left));
-        });
-      }],
+      setCursor: [
+        (plot) =>
+          onHover(
+            plot.cursor.left === undefined || plot.cursor.left < 0
+              ? null
+              : bucketAt(buckets, 1000 * plot.posToVal(plot.cursor.left, "x")),
+          ),
+      ],
+      setSelect: [
+        (plot) => {
+          if (plot.select.width > 0)
+            latest.current.onSelect(
+              selected(plot, buckets, plot.select.left, plot.select.left + plot.select.width - 1),
+            );
+        },
+      ],
+      ready: [
+        (plot) => {
+          let down = 0;
+          plot.over.addEventListener("mousedown", ({ clientX }) => (down = clientX));
+          plot.over.addEventListener("click", ({ clientX }) => {
+            const left = plot.cursor.left ?? -1;
+            // A drag ends with a click, too.
+            if (left >= 0 && Math.abs(clientX - down) < MIN_DRAG_PX)
+              latest.current.onSelect(selected(plot, buckets, left, left));
+          });
+        },
+      ],
     },
   };
 }
@@ -136,14 +207,18 @@ function selected(plot: uPlot, buckets: Buckets, left: number, right: number): S
 // At least as wide as can be seen.
 function drawMark(plot: uPlot, { from, to }: Span) {
   const { ctx, bbox } = plot;
-  const [left, right] = [from, to].map((ms) => plot.valToPos(ms / 1000, "x", true)) as [number, number];
+  const [left, right] = [from, to].map((ms) => plot.valToPos(ms / 1000, "x", true)) as [
+    number,
+    number,
+  ];
   const width = Math.max(right - left, 3 * devicePixelRatio);
   ctx.save();
   ctx.fillStyle = colour("mark");
   ctx.globalAlpha = 0.25;
   ctx.fillRect(left, bbox.top, width, bbox.height);
   ctx.globalAlpha = 1;
-  for (const edge of [left, left + width]) ctx.fillRect(edge - devicePixelRatio / 2, bbox.top, devicePixelRatio, bbox.height);
+  for (const edge of [left, left + width])
+    ctx.fillRect(edge - devicePixelRatio / 2, bbox.top, devicePixelRatio, bbox.height);
   ctx.restore();
 }
 
@@ -160,7 +235,11 @@ function onKey(event: KeyboardEvent, { buckets, selection, onSelect, onZoom }: P
     const first = selection ? bucketAt(buckets, selection.from) : step > 0 ? -1 : buckets.count;
     const last = selection ? bucketAt(buckets, selection.to - 1) : first;
     const moved = Math.max(0, Math.min(buckets.count - 1, (step > 0 ? last : first) + step));
-    onSelect(event.shiftKey && selection ? spanOfBuckets(buckets, step > 0 ? first : moved, step > 0 ? moved : last) : spanOfBuckets(buckets, moved, moved));
+    onSelect(
+      event.shiftKey && selection
+        ? spanOfBuckets(buckets, step > 0 ? first : moved, step > 0 ? moved : last)
+        : spanOfBuckets(buckets, moved, moved),
+    );
   } else if (event.key === "Enter" && selection) onZoom(selection);
   else if (event.key === "Escape") onSelect(null);
   else return;

@@ -4,7 +4,11 @@ import { type FlameData, changeClass } from "../model/profile";
 import { duration, percent } from "../model/units";
 
 // A flame graph, or with two sides how the second differs from the first. `find` gets what searches in it.
-export function Flame(props: { data: FlameData; bySide: number[][]; find?: { current: ((text: string) => void) | null } }) {
+export function Flame(props: {
+  data: FlameData;
+  bySide: number[][];
+  find?: { current: ((text: string) => void) | null };
+}) {
   const box = useRef<HTMLDivElement>(null);
   const { data, bySide, find } = props;
   useEffect(() => {
@@ -14,9 +18,13 @@ export function Flame(props: { data: FlameData; bySide: number[][]; find?: { cur
     const sides = (node: number) => [bySide[node]?.[0] ?? 0, bySide[node]?.[1] ?? 0] as const;
     const options =
       bySide[0]?.length === 2
-        ? { amount: (share: number) => `${percent(share, 1, 2)} of the vCPUs' time`, signal,
+        ? {
+            amount: (share: number) => `${percent(share, 1, 2)} of the vCPUs' time`,
+            signal,
             paint: (node: number) => (node === 0 ? undefined : changeClass(...sides(node))),
-            remark: (node: number) => `A ${percent(sides(node)[0], 1, 2)}, B ${percent(sides(node)[1], 1, 2)}` }
+            remark: (node: number) =>
+              `A ${percent(sides(node)[0], 1, 2)}, B ${percent(sides(node)[1], 1, 2)}`,
+          }
         : { amount: duration, signal };
     const made = flameGraph(box.current, data, options);
     if (find) find.current = made;

@@ -10,12 +10,21 @@ export function Name(props: { name: string; href?: string; length?: number }) {
   const isWhole = shownWhole === props.name;
   const whole = props.name === "" ? "[no name]" : visible(props.name);
   const short = cut(whole, props.length ?? LENGTH);
-  const text = <bdi class={`name ${isWhole ? "whole" : short.length < 25 ? "short" : ""}`}>{isWhole ? whole : short}</bdi>;
+  const text = (
+    <bdi class={`name ${isWhole ? "whole" : short.length < 25 ? "short" : ""}`}>
+      {isWhole ? whole : short}
+    </bdi>
+  );
   return (
     <>
       {props.href === undefined ? text : <a href={props.href}>{text}</a>}
       {short !== whole && (
-        <button type="button" class="more" aria-expanded={isWhole} onClick={() => setShownWhole(isWhole ? null : props.name)}>
+        <button
+          type="button"
+          class="more"
+          aria-expanded={isWhole}
+          onClick={() => setShownWhole(isWhole ? null : props.name)}
+        >
           {isWhole ? "less" : `all ${whole.length} characters`}
         </button>
       )}

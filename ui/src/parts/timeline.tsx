@@ -13,7 +13,14 @@ export function useSelection(): { selection: Span | null; about: Span } {
   return { selection, about: selection ?? span };
 }
 
-export function TimeLine(props: { label: string; buckets: Buckets; series: Series[]; most?: number; amount: (value: number) => string; children?: ComponentChildren }) {
+export function TimeLine(props: {
+  label: string;
+  buckets: Buckets;
+  series: Series[];
+  most?: number;
+  amount: (value: number) => string;
+  children?: ComponentChildren;
+}) {
   const { children, ...chart } = props;
   const { place, span } = useApp();
   const { selection } = useSelection();
@@ -27,9 +34,17 @@ export function TimeLine(props: { label: string; buckets: Buckets; series: Serie
     <>
       <Chart {...chart} selection={selection} onSelect={select} onZoom={zoom} />
       <p class="controls">
-        <button type="button" disabled={!selection} onClick={() => selection && zoom(selection)}>Zoom in</button>
-        <button type="button" disabled={!selection} onClick={() => select(null)}>Clear the selection</button>
-        {"from" in place.range && <button type="button" onClick={() => zoom(wider(span))}>Zoom out</button>}
+        <button type="button" disabled={!selection} onClick={() => selection && zoom(selection)}>
+          Zoom in
+        </button>
+        <button type="button" disabled={!selection} onClick={() => select(null)}>
+          Clear the selection
+        </button>
+        {"from" in place.range && (
+          <button type="button" onClick={() => zoom(wider(span))}>
+            Zoom out
+          </button>
+        )}
         {children}
       </p>
     </>

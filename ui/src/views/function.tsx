@@ -18,30 +18,80 @@ export function FunctionView() {
   const module = place.more["module"] ?? null;
   const buckets = bucketsOf(span, BUCKETS);
   const { about } = useSelection();
-  const times = useAnswer(JSON.stringify([name, module, span]), (signal) => functionTrend(name, module, span, buckets, signal), buckets);
+  const times = useAnswer(
+    JSON.stringify([name, module, span]),
+    (signal) => functionTrend(name, module, span, buckets, signal),
+    buckets,
+  );
   const shown = times.about ?? buckets;
-  const places = useAnswer(JSON.stringify([name, module, about]), (signal) => functionPlaces(name, module, about, signal));
+  const places = useAnswer(JSON.stringify([name, module, about]), (signal) =>
+    functionPlaces(name, module, about, signal),
+  );
   return (
     <>
-      <h1>Function <Name name={name} /></h1>
-      {module !== null && <p>in <Name name={module} /> (<a href={to(["function"], { name })}>in all modules</a>)</p>}
-      <Section title="Its time in the fleet" about="Corrected time for each second, by module and build: a new build has another build id.">
+      <h1>
+        Function <Name name={name} />
+      </h1>
+      {module !== null && (
+        <p>
+          in <Name name={module} /> (<a href={to(["function"], { name })}>in all modules</a>)
+        </p>
+      )}
+      <Section
+        title="Its time in the fleet"
+        about="Corrected time for each second, by module and build: a new build has another build id."
+      >
         <Shown of={times} empty="It did not run, or was not seen, in this time.">
-          {(rows) => <TimeLine label="The function's time" buckets={shown} series={trend(rows, shown)} amount={(ns) => `${duration(ns)}/s`} />}
+          {(rows) => (
+            <TimeLine
+              label="The function's time"
+              buckets={shown}
+              series={trend(rows, shown)}
+              amount={(ns) => `${duration(ns)}/s`}
+            />
+          )}
         </Shown>
       </Section>
       <Section title="Where it runs">
         <Shown of={places} empty="Nowhere in this time.">
           {(rows) => (
-            <DataTable label="Where the function runs" rows={rows} columns={[
-              { title: "VM", value: (row) => row.vm, cell: (row) => <Name name={row.vm} href={to(["vm", row.host, row.vm])} /> },
-              { title: "Host", value: (row) => row.host, cell: (row) => <Name name={row.host} href={to(["host", row.host])} /> },
-              { title: "Process", value: (row) => row.process ?? "", cell: (row) => <Name name={row.process ?? "-"} /> },
-              { title: "Module", value: (row) => row.module ?? "", cell: (row) => <Name name={row.module ?? "-"} /> },
-              { title: "% of the VM", value: (row) => row.share, cell: (row) => <Bar share={row.share} paint="guest-user">{percent(row.share, 1, 2)}</Bar> },
-              timeColumn("Corrected", rows, (row) => row.corrected),
-              timeColumn("Apparent", rows, (row) => row.apparent),
-            ]} />
+            <DataTable
+              label="Where the function runs"
+              rows={rows}
+              columns={[
+                {
+                  title: "VM",
+                  value: (row) => row.vm,
+                  cell: (row) => <Name name={row.vm} href={to(["vm", row.host, row.vm])} />,
+                },
+                {
+                  title: "Host",
+                  value: (row) => row.host,
+                  cell: (row) => <Name name={row.host} href={to(["host", row.host])} />,
+                },
+                {
+                  title: "Process",
+                  value: (row) => row.process ?? "",
+                  cell: (row) => <Name name={row.process ?? "-"} />,
+                },
+                {
+                  title: "Module",
+                  value: (row) => row.module ?? "",
+                  cell: (row) => <Name name={row.module ?? "-"} />,
+                },
+                {
+                  title: "% of the VM",
+                  value: (row) => row.share,
+                  cell: (row) => (
+                    <Bar share={row.share} paint="guest-user">
+                      {percent(row.share, 1, 2)}
+                    </Bar>
+                  ),
+                },
+                timeColumn("Corrected", rows, (row) => row.corrected),
+                timeColumn("Apparent", rows, (row) => row.apparent),
+              ]}
+            />
           )}
         </Shown>
       </Section>
