@@ -117,7 +117,7 @@ export const replayMore = (name: string, rounds = 1) => replay(name, recording, 
 
 // A host whose VMs, processes, modules and functions have hostile names.
 export async function replayHostile(name: string): Promise<void> {
-  const hostile = join(folder(), "hostile");
+  const hostile = join(folder(), `hostile-${name}`);
   program("examples/hostile_names", [recording, hostile]);
   await replay(name, hostile, 1, 3);
 }

@@ -23,7 +23,7 @@ fn main() {
     for (number, vm) in tables.vms.iter_mut().enumerate() {
         vm.name = match number {
             1 => String::new(),
-            2 => "unbroken".repeat(1024),
+            2 => "unbroken".repeat(512),
             _ => format!("{number}{EVIL}"),
         };
     }
