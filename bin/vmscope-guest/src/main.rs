@@ -2,6 +2,10 @@
 
 #![allow(clippy::exit, clippy::print_stderr)]
 
+#[cfg(test)]
+#[path = "../../../tests/help.rs"]
+mod help;
+
 use std::io::{IsTerminal, Write, stdout};
 use std::process::ExitCode;
 
@@ -10,7 +14,7 @@ use clap::{Parser, Subcommand};
 use cli::say;
 use guest::inside::{Commands, HELD, become_command};
 
-/// Give a vmscope host the names of this guest's processes and functions.
+/// Send the names of this guest's processes and functions to vmscope on the host.
 #[derive(Parser)]
 #[command(
     name = "vmscope-guest",
@@ -45,10 +49,10 @@ Example:
 
 #[derive(Subcommand)]
 enum Command {
-    /// Listen on vsock and on the virtio-serial port org.vmscope.guest.0; do nothing until asked
+    /// Answer the host on vsock and on the virtio-serial port org.vmscope.guest.0
     #[command(after_help = SERVE_EXAMPLE)]
     Serve {
-        /// Let the host run commands here, as root, for `vmscope trace record --vm NAME -- COMMAND`
+        /// Allow the host to run commands as root: `vmscope trace record --vm NAME -- COMMAND`
         #[arg(long)]
         allow_commands: bool,
     },
@@ -117,4 +121,16 @@ fn snapshot() -> Result<()> {
         say!("vmscope-guest: {problem}");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod test {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_help_is_in_the_docs() {
+        help::check("vmscope-guest", Arguments::command());
+    }
 }

@@ -26,7 +26,7 @@ const EXAMPLE: &str = "Examples:
   vmscope bench run --target testbed-kvm -o kvm.json
                                                     as a KVM guest, on any machine
   vmscope bench compare tcg.json kvm.json           what virtualisation costs
-  vmscope bench run --target image                  where the image for real machines is
+  vmscope bench run --target image                  the image for real machines
   vmscope bench read serial.log -o real.json        the results of a real machine";
 
 #[derive(Debug, Subcommand)]

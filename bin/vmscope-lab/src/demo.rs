@@ -17,10 +17,10 @@ const EXAMPLE: &str = "Examples:
   vmscope report demo/recording --view guest --vm db
                                        more about what was recorded";
 
-/// Try vmscope without a KVM host: record and report three guests on a virtual one.
+/// Try vmscope on a virtual KVM host, on any machine.
 ///
-/// Boots the virtual host and its guests, records them for 20 s, prints the report and writes a flame
-/// graph. Needs no KVM and no configuration; the first run downloads a kernel.
+/// Boots the virtual host and three guests, records them for 20 s, prints the report and writes a flame graph. The
+/// first run downloads a kernel.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {

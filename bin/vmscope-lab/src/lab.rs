@@ -23,11 +23,11 @@ pub(crate) struct Args {
 }
 
 const EXAMPLE: &str = "Examples:
-  vmscope lab consolidate plan.toml -o result   start VMs by steps, load them, measure
-  vmscope lab report result                     how many VMs the host takes, and why no more
-  vmscope lab load http://10.0.0.5/ --rate 50   only send requests, and time the answers
+  vmscope lab consolidate plan.toml -o result   more and more VMs under load
+  vmscope lab report result                     number of VMs, limits, remedies
+  vmscope lab load http://10.0.0.5/ --rate 50   requests alone
   vmscope lab capture tap-web tap-db -o taps.pcapng --duration 20
-  vmscope lab split taps.pcapng                 where the time of web requests went, by packets";
+  vmscope lab split taps.pcapng                 web server's time, database's time";
 
 #[derive(Debug, Subcommand)]
 enum Action {

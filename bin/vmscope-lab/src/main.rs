@@ -7,6 +7,9 @@ extern crate cli;
 
 mod bench;
 mod demo;
+#[cfg(test)]
+#[path = "../../../tests/help.rs"]
+mod help;
 mod lab;
 mod testbed;
 
@@ -52,5 +55,15 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Manuals { dir } => {
             cli::write_subcommand_pages(&Cli::command(), &dir).map(|()| ExitCode::SUCCESS)
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_help_is_in_the_docs() {
+        help::check("vmscope-lab", Cli::command());
     }
 }

@@ -79,9 +79,9 @@ enum Action {
         /// The guest's name.
         guest: String,
     },
-    /// Do the scenario's steps, each at its time from now; works only inside a testbed.
+    /// Run the scenario's steps, each at its time from now; works only inside a testbed.
     ///
-    /// Prints a line for each: when it began and ended (seconds of the monotonic clock), and what it was.
+    /// Prints a line per step: its start and end (seconds of the monotonic clock), and the step.
     #[command(after_help = STEPS_EXAMPLE)]
     Steps,
     /// Say by the exit code whether this machine's KVM runs guests.
@@ -106,7 +106,7 @@ struct Run {
     /// Time limit of the whole run, in seconds (or with a unit: 20m).
     #[arg(long, default_value = "15m", value_name = "TIME", value_parser = duration_in_seconds)]
     timeout: Duration,
-    /// Where the guests run.
+    /// Machine that runs the guests.
     #[arg(long, value_enum, default_value = "auto")]
     host: Host,
     /// The command and its arguments [default: the scenario's]

@@ -13,7 +13,7 @@ use migration::NO_POLICY;
 /// The layout daemon's configuration.
 pub(super) const CONFIG: &str = "/etc/vmscope/layout.toml";
 
-/// Put VMs' memory and vCPUs on the right NUMA nodes, also of VMs that are being migrated.
+/// Plan and move VMs' memory and vCPUs on NUMA nodes, also during live migration.
 ///
 /// docs/layout.md explains the policies, the memory model and the files.
 #[derive(Debug, clap::Args)]
@@ -24,9 +24,9 @@ pub(crate) struct Args {
 }
 
 const EXAMPLE: &str = "Examples:
-  vmscope layout plan                                            what would move on this host; changes nothing
-  vmscope layout apply                                           move it
-  vmscope layout daemon                                          make it ready for VMs that are migrated here
+  vmscope layout plan                                            plan only
+  vmscope layout apply                                           plan and move
+  vmscope layout daemon                                          prepare nodes for live migrations
   vmscope layout simulate host.toml vms.toml                     a migration, by each policy
   vmscope layout simulate host.toml vms.toml --format html -o migration.html";
 

@@ -5,6 +5,9 @@
 #[macro_use]
 extern crate cli;
 
+#[cfg(test)]
+#[path = "../../../tests/help.rs"]
+mod help;
 mod layout;
 mod migrate;
 
@@ -12,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// Put VMs' memory and vCPUs on the right NUMA nodes, also of VMs that are being migrated.
+/// Plan and move VMs' memory and vCPUs on NUMA nodes, also during live migration.
 #[derive(Debug, Parser)]
 #[command(name = "vmscope", bin_name = "vmscope", version, arg_required_else_help = true)]
 struct Cli {
@@ -43,5 +46,15 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Manuals { dir } => {
             cli::write_subcommand_pages(&Cli::command(), &dir).map(|()| ExitCode::SUCCESS)
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_help_is_in_the_docs() {
+        help::check("vmscope-layout", Cli::command());
     }
 }

@@ -17,31 +17,32 @@ use cli::stop_on_signals;
 
 const EXAMPLE: &str = "Examples:
   vmscope migrate web --to kvm2
-  vmscope migrate web --to kvm2 --policy none                   with the kernel's layout, to compare
-  vmscope migrate web --to kvm2 --uri tcp:10.0.0.2:4444         somebody else started its QEMU there
-  vmscope migrate --watch                                       migrations that libvirt or others start";
+  vmscope migrate web --to kvm2 --policy none                   kernel's layout, to compare
+  vmscope migrate web --to kvm2 --uri tcp:10.0.0.2:4444         a QEMU already waits there
+  vmscope migrate --watch                                       migrations that libvirt starts";
 
-/// Migrate a VM live to a host whose layout daemon makes itself ready for it.
+/// Live-migrate a VM; the destination's layout daemon prepares NUMA placement first.
 ///
-/// What was counted of the VM goes ahead. The destination plans for all its VMs, moves those that are there, and has the
-/// VM's memory and vCPUs on the right NUMA nodes before it arrives. If it can't, the VM is migrated with the kernel's layout, and
-/// that is said. `vmscope layout daemon` must run on both hosts. Needs root. Exit code 1: the VM runs where it was.
+/// The VM's counters go ahead. The destination plans for all its VMs, moves those that it has, and binds the new VM's
+/// memory and vCPUs to NUMA nodes before it arrives. If that fails, the VM is migrated with the kernel's layout, and a
+/// note says so. `vmscope layout daemon` must run on both hosts. Needs root. Exit code 1: the VM still runs on the
+/// source.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     /// The VM's name
     #[arg(required_unless_present = "watch", conflicts_with = "watch")]
     vm: Option<String>,
-    /// The destination's name among the peers; with --watch the only one that is asked
+    /// Destination, by its name in the peers file; with --watch, the only destination to prepare
     #[arg(long, value_name = "HOST", required_unless_present = "watch")]
     to: Option<String>,
-    /// The policy: simple, dino, asymsched, or none [default: the destination's]
+    /// Policy: simple, dino, asymsched, or none [default: the destination's]
     #[arg(long, value_parser = migration_policy)]
     policy: Option<String>,
-    /// Where a QEMU waits that somebody else started with -incoming
+    /// Address at which a QEMU already waits with -incoming
     #[arg(long, value_name = "URI", conflicts_with = "watch")]
     uri: Option<String>,
-    /// Prepare the destinations of migrations that others start, until Ctrl-C
+    /// Prepare destinations of migrations that other programs start, until Ctrl-C
     #[arg(long)]
     watch: bool,
     /// The layout daemon's configuration

@@ -1,5 +1,9 @@
 //! `vmscope-server`: the fleet's server.
 
+#[cfg(test)]
+#[path = "../../../tests/help.rs"]
+mod help;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,7 +13,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use cli::say;
 use server::{Config, HostName, Role, Scope, StoredWindow};
 
-/// Receive, store and analyse the windows that `vmscope agent` sends, and answer questions about them.
+/// Receive, store and analyse windows of `vmscope agent`, and answer queries.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXAMPLE, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -21,18 +25,18 @@ struct Cli {
 
 const EXAMPLE: &str = "Examples:
   vmscope-server --config /etc/vmscope/server.toml          serve
-  vmscope-server --check /etc/vmscope/server.toml           say whether a configuration is valid
-  vmscope-server token --role admin --name me               make a token; needs access to the store
+  vmscope-server --check /etc/vmscope/server.toml           check a configuration
+  vmscope-server token --role admin --name me               make a token
   vmscope-server analyze kvm1/0123456789abcdef0123456789abcdef/00000000001234567890 --store /srv/vmscope
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.";
 
 #[derive(Debug, Args)]
 struct Serve {
-    /// The configuration file; without one, every setting has its default
+    /// Configuration file [default: none, each setting has its default]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Check a configuration file, and do nothing else
+    /// Check this configuration file and exit: 0 if it is valid, else 2
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     check: Option<PathBuf>,
 }
@@ -40,40 +44,50 @@ struct Serve {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Make a token and print it
+    #[command(
+        after_help = "Example:\n  vmscope-server token --role admin --name me --config /etc/vmscope/server.toml"
+    )]
     Token {
-        /// What the token may do
+        /// Role of the token
         #[arg(long, value_enum)]
         role: RoleName,
-        /// Name that the token is listed under, such as its owner's
+        /// Name of the token in lists, such as its owner
         #[arg(long)]
         name: String,
-        /// Days until it expires [default: it does not expire]
+        /// Days until the token expires [default: never]
         #[arg(long)]
         days: Option<u32>,
         #[command(flatten)]
         place: Place,
     },
-    /// Analyse stored windows, and store results that do not exist yet
+    /// Analyse stored windows that have no results
+    #[command(
+        after_help = "Example:\n  vmscope-server analyze kvm1/0123456789abcdef0123456789abcdef/00000000001234567890 --store /srv/vmscope"
+    )]
     Analyze {
-        /// Window: HOST/BOOT/START, or the name of its object
+        /// Windows, as HOST/BOOT/START or the names of their objects
         #[arg(required = true)]
         windows: Vec<StoredWindow>,
         #[command(flatten)]
         place: Place,
     },
-    /// List the objects of windows that have no results
+    /// List the objects of windows without results
+    #[command(after_help = "Example:\n  vmscope-server left --store /srv/vmscope")]
     Left {
         #[command(flatten)]
         place: Place,
     },
     /// List the objects that hold a result table's rows, each row once
+    #[command(
+        after_help = "Example:\n  vmscope-server objects vcpu_time --from 2026-01-31T00:00:00Z --store s3://bucket/fleet"
+    )]
     Objects {
         /// Result table, such as vcpu_time
         table: String,
-        /// Only windows of this day (UTC) and later ones, and of the day before (RFC 3339)
+        /// First day (UTC, RFC 3339); the day before is included
         #[arg(long)]
         from: Option<DateTime<Utc>>,
-        /// Only windows of this day (UTC) and earlier ones (RFC 3339)
+        /// Last day (UTC, RFC 3339)
         #[arg(long)]
         to: Option<DateTime<Utc>>,
         /// Only windows of this host
@@ -82,7 +96,8 @@ enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Print the description of the HTTP API (OpenAPI)
+    /// Print the OpenAPI description of the HTTP API
+    #[command(after_help = "Example:\n  vmscope-server openapi >openapi.json")]
     Openapi,
     /// Write man pages and shell completions into a folder
     #[command(hide = true)]
@@ -94,10 +109,10 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Place {
-    /// The configuration file
+    /// Configuration file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The object store, a folder or s3://BUCKET/PREFIX, instead of the configured one
+    /// Object store, a folder or s3://BUCKET/PREFIX [default: the configured one]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 }
@@ -118,7 +133,7 @@ enum RoleName {
     Agent,
     /// Query results, download windows
     Read,
-    /// All of this; make and delete tokens, delete hosts
+    /// All of these; make and delete tokens, delete hosts
     Admin,
 }
 
@@ -194,5 +209,15 @@ fn run(cli: Cli) -> Result<()> {
             println!("{}", server::description());
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_help_is_in_the_docs() {
+        help::check("vmscope-server", Cli::command());
     }
 }

@@ -6,6 +6,9 @@
 extern crate cli;
 
 mod commands;
+#[cfg(test)]
+#[path = "../../../tests/help.rs"]
+mod help;
 mod programs;
 
 use std::process::ExitCode;
@@ -32,7 +35,7 @@ Record and look:
   explain   Say why a VM is slow, and what helps
   top       Show live who uses the CPUs, as top does
   exits     Print why guests exited to KVM
-  correct   Print execution times without what was stolen
+  correct   Print run times corrected for stolen time
   export    Write a recording for other tools, or as a page
   trace     Trace a command, and show what it waited for
   doctor    Check whether this host can be recorded
@@ -44,14 +47,14 @@ Fleet:
   capacity  Measure how many hosts a server takes
 
 Hosts and placement:
-  layout    Put VMs' memory and vCPUs on the right NUMA nodes
-  migrate   Migrate a VM live to a host that has made its memory ready
+  layout    Plan and move VMs' memory and vCPUs on NUMA nodes
+  migrate   Live-migrate a VM to NUMA nodes that its destination has prepared
 
 Laboratory:
   lab       Measure how many VMs a host takes, and what helps
   bench     Measure what virtualisation adds to the cost of single instructions
   testbed   Run commands on a virtual KVM host with guests, on any machine
-  demo      Try vmscope without a KVM host, on a virtual one
+  demo      Try vmscope on a virtual KVM host, on any machine
 
 Options:
 {options}{after-help}";
@@ -124,6 +127,11 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn the_help_is_in_the_docs() {
+        help::check("vmscope", Cli::command());
+    }
 
     #[test]
     fn the_help_lists_each_subcommand_once() {

@@ -15,12 +15,12 @@ const EXTERNALS: [External; 6] = [
     External {
         name: "layout",
         program: "vmscope-layout",
-        about: "Put VMs' memory and vCPUs on the right NUMA nodes",
+        about: "Plan and move VMs' memory and vCPUs on NUMA nodes",
     },
     External {
         name: "migrate",
         program: "vmscope-layout",
-        about: "Migrate a VM live to a host that has made its memory ready",
+        about: "Live-migrate a VM to NUMA nodes that its destination has prepared",
     },
     External {
         name: "lab",
@@ -40,7 +40,7 @@ const EXTERNALS: [External; 6] = [
     External {
         name: "demo",
         program: "vmscope-lab",
-        about: "Try vmscope without a KVM host: record and report three guests on a virtual one",
+        about: "Try vmscope on a virtual KVM host, on any machine",
     },
 ];
 

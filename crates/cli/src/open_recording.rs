@@ -20,7 +20,7 @@ pub struct Source {
     /// Only this VM
     #[arg(long, value_name = "NAME")]
     pub vm: Option<String>,
-    /// Which data shows when a vCPU lost and got its CPU [default: as recorded]
+    /// Source of the times at which vCPUs lost and got their CPU [default: as recorded]
     #[arg(long, alias = "edges", value_enum, value_name = "SOURCE")]
     offcpu_source: Option<EdgesArg>,
 }
@@ -55,7 +55,7 @@ impl From<EdgesArg> for OffCpuSource {
 pub enum Format {
     /// Tables
     Text,
-    /// One object; its members are in docs
+    /// One object, described in docs/
     Json,
     /// RFC 4180
     Csv,

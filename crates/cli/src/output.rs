@@ -17,7 +17,7 @@ pub struct ReportOutput {
     /// Output format
     #[arg(long, value_enum, default_value_t = PageFormat::Text)]
     format: PageFormat,
-    /// File to write instead of printing
+    /// File to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -26,7 +26,7 @@ pub struct ReportOutput {
 enum PageFormat {
     /// Tables
     Text,
-    /// One object; its members are in docs
+    /// One object, described in docs/
     Json,
     /// RFC 4180
     Csv,

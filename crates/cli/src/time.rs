@@ -31,10 +31,10 @@ pub fn duration_in_seconds(text: &str) -> Result<Duration, String> {
 /// A part of a recording or a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
 pub struct TimeRange {
-    /// Only from this time on, from the beginning of the recording or trace
+    /// Start of the part to show, in seconds since the recording or trace began
     #[arg(long, value_name = "SECONDS", value_parser = duration_in_seconds)]
     from: Option<Duration>,
-    /// Only up to this time, from the beginning of the recording or trace
+    /// End of the part to show, in seconds since the recording or trace began
     #[arg(long, value_name = "SECONDS", value_parser = duration_in_seconds)]
     to: Option<Duration>,
 }

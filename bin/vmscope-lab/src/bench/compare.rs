@@ -43,13 +43,13 @@ pub(crate) struct Args {
     /// Only these conditions
     #[arg(long, value_name = "COND,...", value_delimiter = ',')]
     cond: Vec<Condition>,
-    /// File to write instead of printing
+    /// File to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write a chart as SVG, too
+    /// Also write a chart as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Which chart
+    /// Chart to write
     #[arg(long, value_enum, default_value = "bars", requires = "svg")]
     chart: ChartArg,
 }

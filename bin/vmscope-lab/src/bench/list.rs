@@ -27,7 +27,7 @@ const EXAMPLE: &str = "Example:
 
 /// List the operations, conditions and plans of the benchmark image.
 ///
-/// Boots the image in emulation and asks it.
+/// Boots the image in emulation, which prints them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {

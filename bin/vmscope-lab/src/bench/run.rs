@@ -30,7 +30,7 @@ const EXAMPLE: &str = "Examples:
   vmscope bench run -o tcg.json                      the short plan in QEMU's emulation
   vmscope bench run --target testbed-kvm -o kvm.json  the same as a KVM guest of the virtual host
   vmscope bench run --ops add,cpuid --cond long.cpl0,long.cpl3
-  vmscope bench run --target image                    where the image is, and how to boot it";
+  vmscope bench run --target image                    the image, and how to boot it";
 
 /// Boot the benchmark image on a machine and time its operations.
 ///
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// The plan; `vmscope bench list` prints all [default: short]
     #[arg(long, value_name = "NAME", value_parser = word)]
     plan: Option<String>,
-    /// Only these operations, groups of them, or beginnings with `*`
+    /// Only these operations or groups, or prefixes with `*`
     #[arg(long, value_name = "OP,...", value_parser = word)]
     ops: Option<String>,
     /// Use these conditions instead of the plan's
@@ -93,7 +93,7 @@ enum Target {
     Kvm,
     /// As a guest of the virtual host's KVM, on any machine
     TestbedKvm,
-    /// Nowhere: only say where the image is and how to boot it
+    /// None: print the image's path and how to boot it
     Image,
 }
 

@@ -17,7 +17,7 @@ const EXAMPLE: &str = "Examples:
 
 /// Capture packets of VMs' taps into one file, by one clock.
 ///
-/// Needs root. SIGINT ends it, too. What the kernel dropped is written to the file and told.
+/// Needs root. Ctrl-C stops the capture. Packets dropped by the kernel are counted in the file and reported.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
@@ -27,16 +27,16 @@ pub(super) struct Args {
     /// The pcapng file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Seconds [default: until it is interrupted]
+    /// Duration, in seconds [default: until Ctrl-C]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     duration: Option<u64>,
     /// Bytes of each packet to keep; queries and heads of requests must fit [default: all]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=i64::from(Options::WHOLE)))]
     snaplen: Option<u32>,
-    /// Memory for packets on their way, for each interface, in MiB
+    /// Ring buffer per interface, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=1024))]
     ring: u32,
-    /// The file's length at which to stop, in MiB
+    /// File size at which the capture stops, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     size: u32,
 }

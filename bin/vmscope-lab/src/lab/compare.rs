@@ -14,13 +14,13 @@ const EXAMPLE: &str = "Examples:
   vmscope lab compare monday tuesday                 do two runs of a plan agree?
   vmscope lab compare old-kernel new-kernel --format csv";
 
-/// Compare two results: how many VMs each takes, and by how much turnarounds differ at the same number of VMs.
+/// Compare two results: numbers of VMs, and turnarounds at the same number of VMs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
-    /// A folder of results
+    /// Folder of the first result
     a: PathBuf,
-    /// Another one
+    /// Folder of the second result
     b: PathBuf,
     /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]

@@ -18,37 +18,37 @@ use cli::{Usage, message};
 
 const EXAMPLE: &str = "Examples:
   vmscope lab consolidate plan.toml -o result            measure, step by step
-  vmscope lab consolidate plan.toml -o result --resume   go on with what is left
-  vmscope lab consolidate plan.toml --dry-run            what would be measured
-  vmscope lab consolidate --attach web=10.0.0.2,db       VMs that run, asked by your own generator
-  vmscope lab report result                              what it means";
+  vmscope lab consolidate plan.toml -o result --resume   continue
+  vmscope lab consolidate plan.toml --dry-run            list measurements, run none
+  vmscope lab consolidate --attach web=10.0.0.2,db       running VMs under external load
+  vmscope lab report result                              capacity, limits, remedies";
 
 /// Virtual hosts that may end by themselves: now and then an emulated CPU faults.
 const MOST_CRASHES: u32 = 10;
 
-/// Start VMs by steps, send them requests, and measure how they answer, until they are too slow.
+/// Measure turnarounds with more and more VMs under load, until they are too slow.
 ///
-/// The VMs start in seconds from one template. They run on this machine if its KVM runs guests and the user is root, else in a
-/// virtual host. Ctrl-C ends it; what was measured by then stays. docs/lab.md has plans to start from.
+/// The VMs start in seconds from one template. They run on this machine if its KVM runs guests and the user is root,
+/// else in a virtual host. Ctrl-C stops the experiment and keeps its measurements. docs/lab.md has example plans.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
-    /// The plan
+    /// Plan of the experiment, a TOML file
     #[arg(required_unless_present = "attach", conflicts_with = "attach")]
     plan: Option<PathBuf>,
-    /// Only measure VMs that run already and are asked by others; given its address, a VM's requests are captured
+    /// Measure running VMs under external load; with its address, a VM's requests are captured
     #[arg(long, value_name = "VM[=ADDRESS],...", value_delimiter = ',')]
     attach: Vec<Attached>,
     /// Folder for the results; must not exist unless with --resume
     #[arg(short, long, value_name = "DIR", default_value = "vmscope-lab")]
     output: PathBuf,
-    /// Go on with a plan whose results are in the folder
+    /// Continue the experiment in the folder
     #[arg(long)]
     resume: bool,
-    /// Only show what would be measured, and how long it takes
+    /// Print the measurements and their duration, and exit
     #[arg(long)]
     dry_run: bool,
-    /// Where the VMs run
+    /// Machine that runs the VMs
     #[arg(long, value_enum, default_value = "auto")]
     host: Host,
     /// Time limit of the whole experiment in a virtual host

@@ -23,44 +23,43 @@ const EXAMPLE: &str = "Examples:
 /// Bytes of a job at most.
 const MOST_JOB_BYTES: u64 = 1 << 20;
 
-/// Send HTTP requests at a rate, whether or not earlier ones were answered, and time the answers.
+/// Send HTTP requests at a rate (open loop), and measure turnarounds.
 ///
-/// A turnaround counts from when its request was meant to be sent, so that a server that stalls shows in all requests that it
-/// kept waiting.
+/// A turnaround begins when its request is due, so that a stalled server shows in all requests that wait for it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
-    /// Who is asked: http://HOST[:PORT][/PATH], all with the same path
+    /// Target URLs: http://HOST[:PORT][/PATH], all with the same path
     #[arg(value_name = "URL", required_unless_present = "job")]
     urls: Vec<String>,
-    /// Requests a second to all together, at random times
+    /// Requests per second to all targets together, at random times
     #[arg(long, value_name = "N", default_value_t = 10.0, conflicts_with = "clients")]
     rate: f64,
-    /// The same time between all requests
+    /// Send requests at constant intervals
     #[arg(long, conflicts_with = "clients")]
     constant: bool,
-    /// Clients that wait for the answer and then think, in the place of a rate
+    /// Number of closed-loop clients (instead of --rate)
     #[arg(long, value_name = "N")]
     clients: Option<u32>,
-    /// How long a client thinks on average
+    /// Mean think time of a client
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = duration_in_seconds, requires = "clients")]
     think: Duration,
-    /// One after the other, not at random
+    /// Round robin instead of random targets
     #[arg(long)]
     round_robin: bool,
-    /// Time before requests count
+    /// Time before requests are counted
     #[arg(long, value_name = "TIME", default_value = "2", value_parser = duration_in_seconds)]
     warm_up: Duration,
-    /// Time in which they count
+    /// Time in which requests are counted
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = duration_in_seconds)]
     duration: Duration,
-    /// A request that takes longer has failed
+    /// Time after which a request has failed
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = duration_in_seconds)]
     timeout: Duration,
-    /// Connections to each at most; further requests wait for one
+    /// Maximum number of connections per target; further requests wait
     #[arg(long, value_name = "N", default_value_t = 16)]
     connections: usize,
-    /// What random times and orders are made of
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Output format

@@ -13,7 +13,7 @@ const EXAMPLE: &str = "Examples:
   vmscope lab report result --format html -o result.html
   vmscope lab report result --format csv             a line per measurement";
 
-/// Show how many VMs a host takes, why no more, and what helps.
+/// Print how many VMs a host takes, what limits it, and what helps.
 ///
 /// docs/lab.md explains the figures, the model and the JSON.
 #[derive(Debug, clap::Args)]

@@ -24,46 +24,46 @@ use cli::{count, print};
 const EXAMPLE: &str = "Examples:
   vmscope lab split web.pcap                   the parts of all requests, and the slowest ones
   vmscope lab split taps.pcapng --web 10.0.0.2:80 --db 10.0.0.3
-                                               roles by address, where protocols do not tell
+                                               roles by address
   vmscope lab split taps.pcapng --format csv --by part
-                                               a line for each part's time, in ns of the capture's clock
+                                               a row per interval, in ns
   vmscope lab split taps.pcapng --recording day1 --vm web=10.0.0.2 --vm db=10.0.0.3
-                                               how much of each part was steal, and who stole it
+                                               steal in each part, by thief
   vmscope lab split taps.pcapng --trace trace1 --vm web=10.0.0.2
-                                               web server and database are in one guest, which was traced";
+                                               web server and database in one guest";
 
-/// Split the turnaround of web requests by packets: web server, database.
+/// Split web requests' turnaround into web server and database, by packets.
 ///
-/// Reads pcap and pcapng files with HTTP/1.x and PostgreSQL's or MySQL's protocol. What can't be told (encryption, lost
-/// packets, requests at the same time) is shown as unknown. docs/lab.md explains parts, rules and JSON.
+/// Reads pcap and pcapng files with HTTP/1.x and PostgreSQL's or MySQL's protocol. Time that no rule can assign
+/// (encryption, lost packets, concurrent requests) is unknown. docs/lab.md explains parts, rules and JSON.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE, group(clap::ArgGroup::new("of_vms").args(["recording", "trace"]).multiple(true)))]
 pub(super) struct Args {
-    /// Captures of the same clock, pcap or pcapng; `-` for standard input
+    /// Captures by one clock, pcap or pcapng; `-` for standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Web servers: ADDRESS, ADDRESS:PORT or :PORT [default: who answers HTTP]
+    /// Web servers: ADDRESS, ADDRESS:PORT or :PORT [default: endpoints that answer HTTP]
     #[arg(long, value_name = "ENDPOINT,...", value_delimiter = ',')]
     web: Vec<Endpoint>,
-    /// Databases [default: who speaks such a protocol, and ports 5432 and 3306]
+    /// Databases [default: endpoints with a database protocol, and ports 5432 and 3306]
     #[arg(long, value_name = "ENDPOINT,...", value_delimiter = ',')]
     db: Vec<Endpoint>,
-    /// A web server's address for requests, and the one that its queries come from
+    /// Web server's address for requests, and the address from which it queries
     #[arg(long, value_name = "WEB=OTHER,...", value_delimiter = ',', value_parser = alias)]
     alias: Vec<(IpAddr, IpAddr)>,
-    /// A recording of the same time and host: tells what the VMs did in each part
+    /// Recording of the same host and time: adds the VMs' states to each part
     #[arg(long, value_name = "DIR", requires = "vm")]
     recording: Option<PathBuf>,
-    /// A trace of the same time, of guests that have the web server and its database
+    /// Trace of the same time, of guests that run both web server and database
     #[arg(long, value_name = "DIR", requires = "vm")]
     trace: Option<PathBuf>,
-    /// A VM of the recording or trace, and the address of its web server or database
+    /// VM of the recording or trace, and the address of its web server or database
     #[arg(long, value_name = "NAME=ADDRESS", value_parser = vm, requires = "of_vms")]
     vm: Vec<(String, IpAddr)>,
-    /// What CSV has a line for
+    /// Rows of the CSV output
     #[arg(long, value_enum, default_value_t = By::Request)]
     by: By,
-    /// Slowest requests to show, 0 for all
+    /// Number of slowest requests to print, 0 for all
     #[arg(long, value_name = "N", default_value = "10", value_parser = count)]
     limit: usize,
     /// Output format; CSV and JSON have all requests
@@ -75,7 +75,7 @@ pub(super) struct Args {
 enum By {
     /// Each request
     Request,
-    /// Each time of a request that is one part
+    /// Each interval of a request in one part
     Part,
 }
 

@@ -13,34 +13,34 @@ use cli::print;
 use cli::stop_on_signals;
 
 const DAEMON_EXAMPLE: &str = "Examples:
-  vmscope layout daemon --fingerprint            this host's, for the peers files of the others
+  vmscope layout daemon --fingerprint            for the peers files of the other hosts
   echo 'kvm2 10.0.0.2:9277 3f2a...' >>/etc/vmscope/peers
   vmscope layout daemon";
 
 const TEMPLATE_EXAMPLE: &str = "Example:
-  vmscope layout template web >web.toml          look at it, then add it to the destination's configuration";
+  vmscope layout template web >web.toml          review it, then add it there";
 
-/// Make this host ready for VMs that are migrated to it, and send counters ahead of those that leave.
+/// Prepare NUMA nodes for VMs that arrive, and send counters of VMs that leave.
 ///
-/// Counts how this host's VMs use memory, serves `vmscope migrate`, and listens for the daemons of other hosts, which are named
-/// with the fingerprints of their certificates in a file. Needs root.
+/// Measures VMs' memory accesses, serves `vmscope migrate`, and accepts the daemons of other hosts, which the peers
+/// file lists with their certificates' fingerprints. Needs root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = DAEMON_EXAMPLE)]
 pub(super) struct DaemonArgs {
     /// Configuration file
     #[arg(short, long, value_name = "FILE", default_value = CONFIG)]
     config: PathBuf,
-    /// Only check this configuration file: exit code 0 if it is valid, else 2
+    /// Check this configuration file and exit: 0 if it is valid, else 2
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
-    /// Only print this host's fingerprint; makes its key if there is none
+    /// Print this host's fingerprint and exit; creates its key if it has none
     #[arg(long, conflicts_with = "check")]
     fingerprint: bool,
 }
 
-/// Print how the destination of a migration is to start a running VM's QEMU, for its configuration.
+/// Print a running VM's QEMU command line as configuration for a migration's destination.
 ///
-/// It is the VM's own command line with a place for its memory. Paths and interfaces must be those of the destination.
+/// The command line has a placeholder for the VM's memory. Adapt paths and interfaces to the destination.
 #[derive(Debug, clap::Args)]
 #[command(after_help = TEMPLATE_EXAMPLE)]
 pub(super) struct TemplateArgs {

@@ -25,13 +25,13 @@ const PLAN_EXAMPLE: &str = "Examples:
 
 const APPLY_EXAMPLE: &str = "Examples:
   vmscope layout apply --policy dino
-  vmscope layout apply --rate 64M              move 64 MiB a second at most
-  vmscope layout apply --measure 30            was it worth it?";
+  vmscope layout apply --rate 64M              at 64 MiB per second
+  vmscope layout apply --measure 30            measured gain beside the predicted one";
 
-/// Show where this host's VMs should be on its NUMA nodes. Changes nothing.
+/// Plan on which NUMA nodes this host's VMs should be; changes nothing.
 ///
-/// Counts for some seconds how each VM uses memory: by performance counters where there is a PMU, else by a resctrl group of
-/// the VM's threads, else estimates it from what DAMON sees accessed. Needs root.
+/// Measures each VM's memory accesses for some seconds: by performance counters, else by a resctrl group of the VM's
+/// threads, else by an estimate from DAMON. Needs root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = PLAN_EXAMPLE)]
 pub(super) struct PlanArgs {
@@ -39,32 +39,32 @@ pub(super) struct PlanArgs {
     how: How,
 }
 
-/// Move this host's VMs to where they should be on its NUMA nodes.
+/// Move this host's VMs to the planned NUMA nodes.
 ///
-/// Makes the plan of `vmscope layout plan`, binds vCPU threads to the CPUs of their nodes, moves memory at a limited rate, and
-/// reads from /proc/PID/numa_maps where it is then. Needs root.
+/// Makes the plan of `vmscope layout plan`, binds vCPU threads to the CPUs of their nodes, moves memory at a limited
+/// rate, and checks its place in /proc/PID/numa_maps. Needs root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = APPLY_EXAMPLE)]
 pub(super) struct ApplyArgs {
     #[command(flatten)]
     how: How,
-    /// Measure for so many seconds before and after what VMs do, and compare the gain with the predicted one
+    /// Measure VMs this many seconds before and after the moves, and print the gain beside the predicted one
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=600))]
     measure: Option<u32>,
 }
 
 #[derive(Debug, clap::Args)]
 struct How {
-    /// The policy: simple, dino or asymsched
+    /// Policy: simple, dino or asymsched
     #[arg(long, default_value = "asymsched", value_parser = super::policy)]
     policy: String,
-    /// Count for so many seconds
+    /// Duration of the measurement, in seconds
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// Take how VMs use memory from this TOML file, by their names
+    /// Read memory counters from this TOML file, keyed by VM name
     #[arg(long, value_name = "FILE", conflicts_with = "seconds")]
     counters: Option<PathBuf>,
-    /// Bytes of memory to move a second at most
+    /// Maximum rate of memory moves, in bytes per second
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = rate)]
     rate: u64,
     /// Output format

@@ -16,24 +16,24 @@ const EXAMPLE: &str = "Examples:
 /// Random loads at most.
 const MOST_RANDOM: u64 = 1_000_000;
 
-/// Simulate a migration to a host: with the kernel's layout, re-optimised afterwards, and planned ahead.
+/// Simulate a migration with the kernel's layout, re-optimised afterwards, and planned ahead.
 ///
-/// Speeds come from a memory model, whose assumptions are in docs/layout.md.
+/// Speeds come from a memory model (docs/layout.md).
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
-    /// The host's nodes, a TOML file
+    /// NUMA nodes of the host, a TOML file
     topology: PathBuf,
-    /// Its VMs and those that arrive, a TOML file
+    /// VMs of the host and VMs that arrive, a TOML file
     #[arg(required_unless_present = "random")]
     loads: Option<PathBuf>,
     /// Only these policies [default: all]
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',', value_parser = super::policy)]
     policy: Vec<String>,
-    /// Compare policies over N random loads on the host, too
+    /// Also compare the policies over N random loads
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_RANDOM))]
     random: Option<u64>,
-    /// Which random loads
+    /// Random seed
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]

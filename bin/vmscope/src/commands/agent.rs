@@ -12,30 +12,33 @@ use super::record::check_pid_namespace;
 use cli::Usage;
 
 const HELP: &str = "Keys of the configuration file (TOML; each may be left out):
-  server            where windows are sent: \"https://HOST[:PORT]\" [default: nowhere]
-  state             folder for all that the agent keeps [\"/var/lib/vmscope\"]
+  server            server that receives the windows: \"https://HOST[:PORT]\" [none]
+  state             folder of the agent's files [\"/var/lib/vmscope\"]
   window_s          length of a window, seconds: 10 to 600 [60]
   period_us         time between samples of a CPU, microseconds: 100 to 100000 [1000]
-  offcpu_source     what shows when a vCPU lost its CPU: \"samples\", \"switches\" [\"samples\"]
+  offcpu_source     source of the times at which vCPUs lost their CPU [\"samples\"], or \"switches\"
   exits             count VM exits [false]
   call_graph        record host call stacks [false]
-  guest_timeout_s   how long a guest may take for an answer, seconds: 1 to 600 [10]
-  spool_bytes       limit of unsent windows, bytes; beyond it the oldest are removed [4294967296]
-  pending_windows   windows that may wait to be finished: 1 to 100 [3]
-  max_cpu_percent   limit of the agent's CPU time, % of one CPU; beyond it the period is lengthened [1.0]
-  metrics           loopback address of /metrics: \"127.0.0.1:9188\" [default: none]
+  guest_timeout_s   time limit of a guest's answer, seconds: 1 to 600 [10]
+  spool_bytes       limit of unsent windows, bytes; the oldest are removed first [4294967296]
+  pending_windows   limit of unfinished windows: 1 to 100 [3]
+  max_cpu_percent   limit of the agent's CPU time, % of one CPU; beyond it, the period doubles [1.0]
+  metrics           loopback address of /metrics: \"127.0.0.1:9188\" [none]
 
-Signals: on SIGHUP the agent reads the file again; on SIGTERM it finishes the current window and exits.
+Signals: SIGHUP reloads the configuration; SIGTERM finishes the current window and exits.
 
 Examples:
   vmscope agent enroll --server https://fleet:8443 --token T --fingerprint 3f2a...
   vmscope agent --check /etc/vmscope/agent.toml
   vmscope agent";
 
+const ENROLL_EXAMPLE: &str = "Example:
+  vmscope agent enroll --server https://fleet:8443 --token T --fingerprint 3f2a...";
+
 /// Record continuously, and send the recordings to a server.
 ///
-/// Samples the host and its guests in windows that follow one another without a gap. Each window becomes a recording,
-/// is kept in a spool on disk, and is sent to a vmscope server. Needs root.
+/// Samples the host and its guests in windows without gaps between them. Each window is a recording, which is kept in a
+/// spool on disk and sent to a server. Needs root.
 #[derive(Debug, Parser)]
 #[command(after_help = HELP, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -44,7 +47,7 @@ pub(crate) struct Args {
     /// Configuration file
     #[arg(short, long, value_name = "FILE", default_value = "/etc/vmscope/agent.toml")]
     config: PathBuf,
-    /// Only check this configuration file: exit code 0 if it is valid, else 2
+    /// Check this configuration file and exit: 0 if it is valid, else 2
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
     /// Allow windows from 1 s on, for tests
@@ -59,9 +62,10 @@ enum Command {
 
 /// Enrol this host in a server's fleet; needed once.
 ///
-/// Fetches the server's certificate authority, checks its fingerprint, and exchanges the enrolment token for this host's
-/// own. Both are kept in the state folder.
+/// Fetches the server's certificate authority, checks its fingerprint, and exchanges the enrolment token for this
+/// host's own token. The state folder keeps both.
 #[derive(Debug, clap::Args)]
+#[command(after_help = ENROLL_EXAMPLE)]
 struct EnrollArgs {
     /// Address: https://HOST[:PORT]
     #[arg(long, value_name = "URL")]

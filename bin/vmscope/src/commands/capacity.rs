@@ -26,17 +26,17 @@ const ONE_AT_A_TIME: u32 = 5;
 const PATIENCE: Duration = Duration::from_secs(600);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Measure how many hosts a server can take, by sending it windows.
+/// Measure how many hosts a server can serve.
 ///
-/// t0 is the time to transfer a window, t1 its length, t2 the time to analyse it. Sends some windows one at a time, then one
-/// window of each host as fast as the server takes them, and waits until all are analysed. Needs a login with the role read
-/// (vmscope query login), and an idle server. The windows stay on the server as those of `vmscope replay` do.
+/// Sends some windows one at a time, then a window of each host as fast as possible, and waits until all are analysed:
+/// t0 is the time to transfer a window, t1 its length, t2 the time to analyse it. Needs a login with the role read
+/// (vmscope query login), and an idle server. The windows stay on the server until they expire.
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     #[command(flatten)]
     to: To,
-    /// Folder in which `vmscope query login` keeps the server and the token [default: $XDG_CONFIG_HOME/vmscope/server]
+    /// Folder with the server's address and token, as `query login` wrote it [default: $XDG_CONFIG_HOME/vmscope/server]
     #[arg(long, value_name = "DIR")]
     login: Option<PathBuf>,
     /// Output format

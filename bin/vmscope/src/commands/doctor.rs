@@ -26,11 +26,10 @@ const EXAMPLE: &str = "Examples:
   vmscope doctor                                  one line per requirement
   vmscope doctor --format json | jq .verdict      for scripts";
 
-/// Check whether this host can be recorded, and say how to fix what is missing.
+/// Check whether this host can be recorded, and print how to fix what is missing.
 ///
-/// Attaches the sampling program for a moment. If no VM runs, it starts a small guest under /dev/kvm
-/// for 5 s at most.
-/// Exit code 0: `vmscope record` works here; 1: it does not.
+/// Attaches the sampling program for a moment. If no VM runs, starts a small guest under /dev/kvm for up to 5 s. Exit
+/// code 0: `vmscope record` works here; 1: it does not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {

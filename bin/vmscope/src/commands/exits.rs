@@ -17,10 +17,10 @@ const EXAMPLE: &str = "Examples:
   vmscope exits day1 --vm web --by function
                               the guest functions that cause exits";
 
-/// Show why VMs exit: counts, time per exit reason, and the guest functions that cause them.
+/// Print VM exits: counts and time by exit reason, and the guest functions that cause them.
 ///
-/// Counts need a recording made with --exits, and are of all of it: --from and --to leave them out. Times and functions come from the samples. docs/steal.md
-/// explains columns and JSON.
+/// Counts need a recording made with --exits, and cover all of it: --from and --to hide them. Times and functions come
+/// from the samples. docs/steal.md explains columns and JSON.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     source: Source,
     #[command(flatten)]
     range: TimeRange,
-    /// What each line shows
+    /// Rows of the table
     #[arg(long, value_enum, default_value_t = By::Reason)]
     by: By,
     /// Output format

@@ -21,16 +21,16 @@ use cli::duration_in_seconds;
 use cli::print;
 
 const EXAMPLE: &str = "Examples:
-  vmscope explain day1 web                 what VM web lost, to whom, what to do
-  vmscope explain day1                     the same of every VM
-  vmscope explain web --since 2h           what a server found about VM web in the last two hours
-  vmscope explain kvm1/web --since 2h      if other hosts have a VM of this name, too
+  vmscope explain day1 web                 CPU time that VM web lost, and what helps
+  vmscope explain day1                     the same for every VM
+  vmscope explain web --since 2h           a server's findings of the last two hours
+  vmscope explain kvm1/web --since 2h      where several hosts have a VM web
   vmscope explain day1 web --format json";
 
-/// Show what a VM lost, to whom, and what to do about it.
+/// Print how much CPU time a VM lost, to whom, and what helps.
 ///
-/// Each piece of advice says how many CPUs it would give back. docs/detection.md explains the causes. With --since the
-/// server is asked that `vmscope query login` logged in to: it knows what was normal before.
+/// Each advice has the number of CPUs that it gives back. With --since, the findings come from the server of `vmscope
+/// query login`, which knows what is normal for a VM. docs/detection.md explains the causes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
@@ -40,10 +40,10 @@ pub(crate) struct Args {
     /// The VM [default: all]
     #[arg(conflicts_with = "since")]
     vm: Option<String>,
-    /// Ask the server what it found about a VM in this time until now, seconds (or with a unit: 2h)
+    /// Show the server's findings of this time until now, in seconds (or with a unit: 2h)
     #[arg(long, value_name = "TIME", value_parser = duration_in_seconds)]
     since: Option<Duration>,
-    /// Folder in which `query login` keeps the server and the token [default: $XDG_CONFIG_HOME/vmscope/server]
+    /// Folder with the server's address and token, as `query login` wrote it [default: $XDG_CONFIG_HOME/vmscope/server]
     #[arg(long, value_name = "DIR", requires = "since")]
     login: Option<PathBuf>,
     /// Output format

@@ -21,15 +21,15 @@ use cli::TimeRange;
 use cli::Usage;
 use cli::{pipe, write_file};
 
-/// Write a recording in another tool's format.
+/// Convert a recording for other tools, or into a page.
 ///
-/// docs/export.md says what each format holds.
+/// docs/export.md describes the formats.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     /// The recording's folder
     dir: PathBuf,
-    /// The format
+    /// Format to write
     #[arg(long, value_enum)]
     format: Format,
     /// File to write, `-` for standard output [default: profile.folded, profile.pb.gz,
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     select: Select,
     #[command(flatten)]
     range: TimeRange,
-    /// html and perfetto: which data shows when a vCPU lost and got its CPU [default: as recorded]
+    /// html and perfetto: source of the times at which vCPUs lost and got their CPU [default: as recorded]
     #[arg(long, alias = "edges", value_enum, value_name = "SOURCE")]
     offcpu_source: Option<EdgesArg>,
 }

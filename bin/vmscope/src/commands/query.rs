@@ -22,14 +22,14 @@ const EXAMPLE: &str = "Examples:
   vmscope query run hosts-by-steal                     over the last hour
   vmscope query run thieves --host kvm1 --vm db --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z
   vmscope query sql \"SELECT vm, sum(ns) FROM vcpu_time WHERE state = 'halt' GROUP BY vm\"
-  vmscope query findings --vm db                       what is wrong, since when, and why
+  vmscope query findings --vm db                       open findings of a VM, with their causes
   vmscope query acknowledge 0123456789abcdef --note \"moving db\"
   vmscope query silence --vm db --kind steal-outside --for 2h
   vmscope query windows --host kvm1
   vmscope query download kvm1/0123456789abcdef0123456789abcdef/00000000001234567890 -o there
   vmscope report there";
 
-/// Ask a server what its hosts and their guests did.
+/// Query a server about its hosts and their guests.
 ///
 /// docs/fleet.md describes the server, docs/formats.md the columns of its tables.
 #[derive(Debug, Parser)]
@@ -37,7 +37,7 @@ const EXAMPLE: &str = "Examples:
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
-    /// Folder in which `login` keeps the server and the token [default: $XDG_CONFIG_HOME/vmscope/server]
+    /// Folder for the server's address and the token [default: $XDG_CONFIG_HOME/vmscope/server]
     #[arg(long, global = true, value_name = "DIR")]
     login: Option<PathBuf>,
     /// Output format
@@ -47,7 +47,10 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Log in, once: check the server's fingerprint, keep its address and the token
+    /// Log in to a server: check its fingerprint, keep its address and the token
+    #[command(
+        after_help = "Example:\n  vmscope query login --server https://fleet:8443 --token T --fingerprint 3f2a..."
+    )]
     Login {
         /// Address: https://HOST[:PORT]
         #[arg(long, value_name = "URL")]
@@ -60,18 +63,25 @@ enum Command {
         fingerprint: String,
     },
     /// List the ready-made queries
+    #[command(after_help = "Example:\n  vmscope query list")]
     List,
     /// Run a ready-made query
+    #[command(
+        after_help = "Example:\n  vmscope query run thieves --host kvm1 --vm db --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z"
+    )]
     Run {
-        /// Its name: see `vmscope query list`
+        /// Query's name, from `vmscope query list`
         name: String,
         #[command(flatten)]
         parameters: Parameters,
     },
     /// Run one SELECT on the result tables
     ///
-    /// --from, --to and --host say which windows are read: those of these days, UTC, and of the day before. Rows are not
-    /// filtered by them: the SELECT has to say so itself (slice >= '2026-01-31T12:00:00Z').
+    /// --from, --to and --host select the windows to read: those of these days, UTC, and of the day before. They filter
+    /// no rows: the SELECT does (slice >= '2026-01-31T12:00:00Z').
+    #[command(
+        after_help = "Example:\n  vmscope query sql \"SELECT vm, sum(ns) FROM vcpu_time WHERE state = 'halt' GROUP BY vm\""
+    )]
     Sql {
         /// The SELECT
         sql: String,
@@ -85,7 +95,8 @@ enum Command {
         #[arg(long, value_name = "TIME")]
         to: Option<String>,
     },
-    /// List what is not as it was, with causes and advice
+    /// List open findings with cause and advice
+    #[command(after_help = "Example:\n  vmscope query findings --vm db")]
     Findings {
         /// Only findings of this host
         #[arg(long, value_name = "NAME")]
@@ -93,22 +104,28 @@ enum Command {
         /// Only findings of this VM
         #[arg(long, value_name = "NAME")]
         vm: Option<String>,
-        /// Also those that are over
+        /// Include findings that are over
         #[arg(long)]
         all: bool,
     },
-    /// Say that you look after a finding; needs a token with the role admin
+    /// Acknowledge a finding; needs a token with the role admin
+    #[command(
+        after_help = "Example:\n  vmscope query acknowledge 0123456789abcdef --note \"moving db\""
+    )]
     Acknowledge {
-        /// Its id: see `vmscope query findings`
+        /// Finding's id, from `vmscope query findings`
         finding: String,
         /// Note for others
         #[arg(long, value_name = "TEXT", default_value = "")]
         note: String,
-        /// Take it back
+        /// Withdraw the acknowledgement
         #[arg(long, conflicts_with = "note")]
         undo: bool,
     },
-    /// Keep the server from sending findings for a while; needs a token with the role admin
+    /// Silence notifications; needs a token with the role admin
+    #[command(
+        after_help = "Example:\n  vmscope query silence --vm db --kind steal-outside --for 2h"
+    )]
     Silence {
         /// Only this finding
         #[arg(long, value_name = "ID")]
@@ -122,7 +139,7 @@ enum Command {
         /// Only findings of this kind, such as steal-outside
         #[arg(long)]
         kind: Option<String>,
-        /// For how long, such as 30m or 12h
+        /// Duration, such as 30m or 12h
         #[arg(long = "for", value_name = "TIME", value_parser = duration_in_seconds)]
         time: Duration,
         /// Note for others
@@ -130,13 +147,16 @@ enum Command {
         note: String,
     },
     /// List silences
+    #[command(after_help = "Example:\n  vmscope query silences")]
     Silences,
     /// End a silence; needs a token with the role admin
+    #[command(after_help = "Example:\n  vmscope query unsilence 0123456789abcdef")]
     Unsilence {
-        /// Its id: see `vmscope query silences`
+        /// Silence's id, from `vmscope query silences`
         silence: String,
     },
     /// List stored windows
+    #[command(after_help = "Example:\n  vmscope query windows --host kvm1 --from 2026-01-31")]
     Windows {
         /// Only windows of this host
         #[arg(long, value_name = "NAME")]
@@ -148,9 +168,12 @@ enum Command {
         #[arg(long, value_name = "DAY")]
         to: Option<String>,
     },
-    /// Download a window as a recording, for `vmscope report` and other commands
+    /// Download a window as a recording
+    #[command(
+        after_help = "Examples:\n  vmscope query download kvm1/0123456789abcdef0123456789abcdef/00000000001234567890 -o there\n  vmscope report there"
+    )]
     Download {
-        /// HOST/BOOT/START: see `vmscope query windows`
+        /// HOST/BOOT/START, from `vmscope query windows`
         window: String,
         /// The recording's folder, which must not exist yet
         #[arg(short, long, value_name = "DIR")]
@@ -163,16 +186,16 @@ struct Parameters {
     /// Host [default: all hosts]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
-    /// VM
+    /// VM [default: all VMs]
     #[arg(long, value_name = "NAME")]
     vm: Option<String>,
     /// Function, for `function-over-time`
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
-    /// From this time on, such as 2026-01-31T12:00:00Z [default: an hour before --to]
+    /// Start, such as 2026-01-31T12:00:00Z [default: an hour before --to]
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
-    /// Before this time [default: now]
+    /// End [default: now]
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
     /// Other side of `compare` [default: the same host]

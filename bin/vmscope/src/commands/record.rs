@@ -31,19 +31,18 @@ const EXAMPLE: &str = "Examples:
   vmscope record -o db --guest-map db=db.map  a guest without a channel; in it:
                                               vmscope-guest snapshot >db.map";
 
-/// Record what the host and its guests do.
+/// Record a profile of this host and its guests.
 ///
 /// Samples every CPU until the duration is over, COMMAND ends or Ctrl-C is pressed; a second Ctrl-C ends vmscope at
-/// once, and what was recorded stays under DIR.partial. Before that, each guest's kernel
-/// begins to log processes that start and end; afterwards the guest sends the names of its processes and functions.
-/// While samples are taken vmscope-guest sleeps. Needs root.
+/// once and leaves the recording under DIR.partial. Each guest's kernel logs processes that start and end; the guest
+/// sends the names of its processes and functions before and after sampling. Needs root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     /// Folder to write; must not exist
     #[arg(short, long, value_name = "DIR", default_value = "vmscope-recording")]
     output: PathBuf,
-    /// How long, in seconds (or with a unit: 500ms, 2m)
+    /// Duration, in seconds (or with a unit: 500ms, 2m)
     #[arg(short, long, value_name = "TIME", value_parser = duration_in_seconds)]
     duration: Option<Duration>,
     /// Time between samples of a CPU: 100us to 100ms
@@ -52,22 +51,23 @@ pub(crate) struct Args {
     /// Source of the sampling interrupts
     #[arg(long, value_enum, default_value_t = TriggerArg::CpuClock)]
     trigger: TriggerArg,
-    /// Which data shows when a vCPU lost and got its CPU
+    /// Source of the times at which vCPUs lost and got their CPU
     #[arg(long, alias = "edges", value_enum, value_name = "SOURCE", default_value_t = EdgesArg::Samples)]
     offcpu_source: EdgesArg,
-    /// Count VM exits by vCPU and reason; costs some 100 instructions per exit
+    /// Count VM exits by vCPU and reason; costs about 100 instructions per exit
     #[arg(long)]
     exits: bool,
-    /// Also trace every event of tasks, CPUs, disks and locks. COMMAND then starts once the probes are attached
+    /// Also trace events of tasks, CPUs, disks and locks, as trace record does. COMMAND starts once the probes are
+    /// attached
     #[arg(long)]
     trace: bool,
-    /// Trace the guest of this VM, see trace record --help; COMMAND then runs in it. May be given several times
+    /// VM whose guest is traced and runs COMMAND, see trace record --help (repeatable)
     #[arg(long, value_name = "NAME", requires = "trace")]
     vm: Vec<String>,
-    /// Trace: size of the ring buffer of each CPU: 64K to 1G (with --vm to 256M)
+    /// Ring buffer per CPU with --trace: 64K to 1G (with --vm up to 256M)
     #[arg(long, value_name = "SIZE", default_value = "4M", requires = "trace", value_parser = super::trace::buffer)]
     buffer: u64,
-    /// Trace: stop before free disk space falls below this [default: 5 % of the disk, 1G at most]
+    /// Free disk space at which --trace stops [default: 5 % of the disk, 1G at most]
     #[arg(long, value_name = "SIZE", requires = "trace", value_parser = cli::size)]
     min_free: Option<u64>,
     /// Record host call stacks, by frame pointers
@@ -76,10 +76,11 @@ pub(crate) struct Args {
     /// Snapshot of a guest that has no channel (repeatable)
     #[arg(long, value_name = "VM=FILE", value_parser = guest_map)]
     guest_map: Vec<(String, PathBuf)>,
-    /// How long a guest may take to connect, to give its map, and to give its symbols (each)
+    /// Time limit of each step with a guest: connecting, its map, its symbols
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration_in_seconds)]
     guest_timeout: Duration,
-    /// Record as long as this command runs, and pass its exit code on; it is ended (SIGTERM) when the recording ends first
+    /// Command to run. The recording ends when it exits, and passes its exit code on; a recording that ends first sends
+    /// it SIGTERM
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }

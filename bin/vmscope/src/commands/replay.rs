@@ -21,33 +21,33 @@ use cli::{Usage, stop_on_signals};
 const EXAMPLE: &str = "Examples:
   vmscope-server token --role agent --name replay | \\
       vmscope replay day1 --server https://fleet:8443 --token - --fingerprint 3f2a... --hosts 100 --rounds 3
-  vmscope replay day1 day2 ... --hosts 200 --seconds 600 --rate 3.3   200 hosts that each send once a minute";
+  vmscope replay day1 day2 ... --hosts 200 --seconds 600 --rate 3.3   200 hosts, a window a minute each";
 
-/// Send recordings as windows of many hosts, to see what a server can take.
+/// Send recordings to a server as windows of many hosts.
 ///
-/// Enrols the hosts, and replaces the host's name, the boot id and the wall-clock time in each window; the rest stays as it
-/// was recorded. The hosts stay on the server until they are deleted, the windows until they expire.
+/// A load test: enrols the hosts, and replaces the host's name, the boot id and the wall-clock time in each window. The
+/// hosts stay on the server until they are deleted, the windows until they expire.
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     #[command(flatten)]
     to: To,
-    /// Windows of each host [default: 1 without --seconds]
+    /// Number of windows per host [default: 1 without --seconds]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rounds: Option<u64>,
-    /// Send for this time, seconds
+    /// Duration, in seconds
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seconds: Option<u64>,
-    /// Windows per second at most, of all hosts together [default: as fast as the server takes them]
+    /// Maximum rate, in windows per second of all hosts together [default: no limit]
     #[arg(long, value_name = "N")]
     rate: Option<f64>,
-    /// Windows that are sent at the same time
+    /// Number of windows sent at the same time
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1000))]
     connections: u64,
-    /// Keep the hosts' tokens in this folder, to continue a killed run with the same hosts and windows; needs --name
+    /// Folder for the hosts' tokens, to continue a killed run with the same hosts and windows; needs --name
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Append the name of each acknowledged window to this file; windows that it lists are not sent again
+    /// File that lists acknowledged windows; listed ones are not sent again, new ones are appended
     #[arg(long, value_name = "FILE")]
     acknowledged: Option<PathBuf>,
     /// Output format

@@ -21,7 +21,7 @@ const TEXT_LIMIT: usize = 30;
 
 const EXAMPLE: &str = "Examples:
   vmscope report day1                 who used the CPUs, by function
-  vmscope report day1 --view host     the host alone, each VM as one line
+  vmscope report day1 --view host     the host alone, a line per VM
   vmscope report day1 --view guest --vm web
                                       one guest: its time, halts and steal
   vmscope report day1 --by process --limit 0
@@ -35,9 +35,9 @@ const EXAMPLE: &str = "Examples:
   vmscope report day1 --offcpu-source both
                                       compare gaps by samples and by switches";
 
-/// Report a recording: who used the CPUs, by function, process, VM...
+/// Print who used the CPUs, by function, process, VM...
 ///
-/// Code without a name is counted, with the reason. docs/report.md explains columns and JSON.
+/// Code without a name is listed with the reason. docs/report.md explains columns and JSON.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
@@ -47,10 +47,10 @@ pub(crate) struct Args {
     select: Select,
     #[command(flatten)]
     range: TimeRange,
-    /// What each line shows
+    /// Rows of the table
     #[arg(long, value_enum, default_value_t = ByArg::Function)]
     by: ByArg,
-    /// Guest view and html: which data shows when a vCPU lost and got its CPU [default: as recorded]
+    /// Guest view and html: source of the times at which vCPUs lost and got their CPU [default: as recorded]
     #[arg(long, alias = "edges", value_enum, value_name = "SOURCE")]
     offcpu_source: Option<EdgesArg>,
     /// Maximum number of lines, 0 for all [default: 30 in text, all in json and csv]
@@ -64,7 +64,7 @@ pub(crate) struct Args {
 /// Which samples a command looks at (export too).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Select {
-    /// Which part of the host's time
+    /// Part of the host's time to show
     #[arg(long, value_enum, default_value_t = ViewArg::Unified)]
     view: ViewArg,
     /// Only this VM; the guest view needs it when there is more than one
@@ -109,7 +109,7 @@ enum EdgesArg {
     Samples,
     /// Scheduler switches: exact; needs record --offcpu-source switches
     Switches,
-    /// Compare the two for each vCPU instead of printing the report
+    /// A comparison of the two for each vCPU, instead of the report
     Both,
 }
 
@@ -121,7 +121,7 @@ enum Format {
     Json,
     /// RFC 4180
     Csv,
-    /// The page of vmscope export: a flame graph and a strip per vCPU, whatever --by and --limit say
+    /// A page with a flame graph and a strip per vCPU, as vmscope export writes it; ignores --by, --limit
     Html,
 }
 

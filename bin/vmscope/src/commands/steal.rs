@@ -33,7 +33,7 @@ Examples:
                                         which of its processes lost time
   vmscope steal day1 --vm web --by function --format csv >suffered.csv";
 
-/// Show where each VM's time went: guest code, halts and steal, and who stole it from whom.
+/// Print each VM's time by state, and who stole CPU time from which guest code.
 ///
 /// docs/steal.md explains thieves, exit reasons and JSON.
 #[derive(Debug, clap::Args)]
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     source: Source,
     #[command(flatten)]
     range: TimeRange,
-    /// What each line of the table shows [default with --vm: thieves and exit reasons]
+    /// Rows of the table [default with --vm: thieves and exit reasons]
     #[arg(long, value_enum)]
     by: Option<By>,
     /// Maximum number of lines in a table, 0 for all [default: 30 in text, all in json and csv]

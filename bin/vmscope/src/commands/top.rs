@@ -34,10 +34,10 @@ const EXAMPLE: &str = "Examples:
   vmscope top --once                          one picture as text, for scripts
   vmscope top --once --format json | jq '.vcpus[] | select(.steal_outside > 0.1)'";
 
-/// Show live what every VM does: guest, halt and stolen time, thieves, exits, guest functions.
+/// Show live how VMs spend their time: guest, halt, steal, thieves, exits, functions.
 ///
-/// Samples every CPU as `record` does, but writes no files. A guest is asked for names at the start, and again when more
-/// than 5 % of its time has none. Needs root.
+/// Samples every CPU as `record` does, but writes no files. A guest sends names at the start, and again when more than
+/// 5 % of its time has none. Needs root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {

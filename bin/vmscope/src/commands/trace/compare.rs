@@ -34,7 +34,7 @@ pub(crate) struct Args {
     a: PathBuf,
     /// The second trace
     b: PathBuf,
-    /// The machine to compare [default: where the command ran, else the host if it was traced, else the first VM]
+    /// Machine to compare [default: the command's, else the host if it was traced, else the first VM]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
     #[command(flatten)]
@@ -55,7 +55,7 @@ enum Format {
     Json,
     /// RFC 4180
     Csv,
-    /// A page for a browser with the charts of both
+    /// A page with the charts of both, for any browser
     Html,
 }
 

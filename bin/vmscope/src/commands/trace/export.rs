@@ -21,22 +21,22 @@ const EXAMPLE: &str = "Examples:
   vmscope trace export seq --format html        trace.html, for any browser
   vmscope trace export seq --format perfetto    trace.perfetto, for ui.perfetto.dev
   vmscope trace export seq --format csv -o - | head
-                                                every stretch of every task's life
+                                                each interval of each task
   vmscope trace export seq --format folded -o - | inferno-flamegraph --countname ns >waits.svg
                                                 off-CPU flame graph: where tasks waited
   vmscope record -o rec -- vmscope trace record -o seq -- make
   vmscope trace export seq --recording rec --format perfetto
                                                 CPUs and vCPUs as sampled, below the trace";
 
-/// Write a trace in another tool's format: all machines of it, on one time axis.
+/// Convert a trace for other tools, with all its machines on one time axis.
 ///
-/// docs/trace.md says what each format holds.
+/// docs/trace.md describes the formats.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace
+    /// The trace's folder
     dir: PathBuf,
-    /// The format
+    /// Format to write
     #[arg(long, value_enum)]
     format: Format,
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// trace.csv or waits.folded]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// perfetto: a recording of `vmscope record`, taken on this host at the same time, to show below
+    /// perfetto: recording of the same host and time, shown below the trace
     #[arg(long, value_name = "DIR", alias = "with")]
     recording: Option<PathBuf>,
 }
@@ -56,7 +56,7 @@ enum Format {
     Perfetto,
     /// One page with the charts and a Gantt chart that zooms
     Html,
-    /// RFC 4180: a line per stretch of a task's life
+    /// RFC 4180: a row per interval of a task
     Csv,
     /// Waits by user and kernel stack, in ns: for an off-CPU flame graph
     Folded,

@@ -19,9 +19,9 @@ use cli::Usage;
 /// What to look at.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Source {
-    /// The trace
+    /// The trace's folder
     pub(crate) dir: PathBuf,
-    /// Which machine's [default: where the command ran, else the host if it was traced, else the first VM]
+    /// Machine to show [default: the command's, else the host if it was traced, else the first VM]
     #[arg(long, value_name = "NAME")]
     pub(crate) machine: Option<String>,
     #[command(flatten)]

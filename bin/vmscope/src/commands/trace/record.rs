@@ -30,45 +30,44 @@ const EXAMPLE: &str = "Examples:
   vmscope trace record -o seq -- make         as long as make runs
   vmscope trace record -o ten --duration 10   10 s of everything
   vmscope trace record -o db --follow 4711 --duration 30s
-                                              a process and what it starts
+                                              a process and its descendants
   vmscope trace record -o web --vm web --duration 10
-                                              in a guest, taken from outside
+                                              a guest, from outside
   vmscope trace record -o build --vm web -- make -C /src
                                               as long as make runs in the guest";
 
-/// Record every event of tasks, CPUs, disks and locks: of this host and of guests.
+/// Record all events of tasks, CPUs, disks and locks, on this host and in guests.
 ///
-/// Traces until COMMAND ends, the duration is over or Ctrl-C is pressed; a second Ctrl-C ends vmscope at once, and
-/// what was recorded stays under DIR.partial. COMMAND starts once
-/// the probes are attached; its exit code is passed on. By default everything on the host is traced. Filters make the
-/// trace smaller, but machine-wide figures then lack the other tasks. Needs root.
+/// Traces until COMMAND ends, the duration is over or Ctrl-C is pressed; a second Ctrl-C ends vmscope at once and leaves
+/// the trace under DIR.partial. COMMAND starts once the probes are attached; its exit code is passed on. All tasks of
+/// the host are traced; filters make the trace smaller, but the machine's figures then lack the other tasks. Needs root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
     /// Folder to write; must not exist
     #[arg(short, long, value_name = "DIR", default_value = "vmscope-trace")]
     output: PathBuf,
-    /// How long, in seconds (or with a unit: 500ms, 2m)
+    /// Duration, in seconds (or with a unit: 500ms, 2m)
     #[arg(short, long, value_name = "TIME", value_parser = some_time)]
     duration: Option<Duration>,
-    /// Size of the ring buffer of each CPU: 64K to 1G (with --vm to 256M)
+    /// Ring buffer per CPU: 64K to 1G (with --vm up to 256M)
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = buffer)]
     buffer: u64,
-    /// Stop before free disk space falls below this (0: fill the disk) [default: 5 % of the disk, 1G at most]
+    /// Free disk space at which the trace stops (0: never) [default: 5 % of the disk, 1G at most]
     #[arg(long, alias = "keep-free", value_name = "SIZE", value_parser = size)]
     min_free: Option<u64>,
-    /// Record where programs of this host were when they fell asleep, by frame pointers
+    /// Record user call stacks of this host's tasks at each sleep, by frame pointers
     #[arg(long)]
     user_stacks: bool,
     /// Trace only COMMAND and its descendants
     #[arg(long, conflicts_with_all = ["follow", "cgroup"], requires = "command")]
     only_command: bool,
-    /// Trace the guest of this VM (its name, or its QEMU's process id) from the host, with its QEMU and the host's
-    /// scheduling. COMMAND then runs in the guest, where `vmscope-guest serve --allow-commands` must run;
-    /// --only-command and --follow then mean the guest's tasks. May be given several times
+    /// VM whose guest is traced from the host, with its QEMU and the host's scheduling: its name, or its QEMU's process
+    /// id (repeatable). COMMAND then runs in the guest, which needs `vmscope-guest serve --allow-commands`;
+    /// --only-command and --follow then select the guest's tasks
     #[arg(long, value_name = "NAME", conflicts_with = "cgroup")]
     vm: Vec<String>,
-    /// How a guest's events reach the host
+    /// Path of a guest's events to the host
     #[arg(long, value_enum, requires = "vm", default_value_t = Transport::Memory)]
     transport: Transport,
     /// The same as --transport vsock
@@ -77,10 +76,10 @@ pub(crate) struct Args {
     /// Trace only this process and its descendants
     #[arg(long, alias = "tree", value_name = "PID", conflicts_with = "cgroup", value_parser = process_id)]
     follow: Option<u32>,
-    /// Only tasks of this control group: its folder, or its path below /sys/fs/cgroup
+    /// Trace only tasks of this cgroup: its folder, or its path below /sys/fs/cgroup
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
-    /// Trace as long as this command runs; it is ended (SIGTERM) when the trace ends first
+    /// Command to run. The trace ends when it exits; a trace that ends first sends it SIGTERM
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }

@@ -22,12 +22,12 @@ const TEXT_LIMIT: usize = 20;
 const EXAMPLE: &str = "Examples:
   vmscope trace report seq                            why did it take so long?
   vmscope trace report seq --view critical-path       what to improve
-  vmscope trace report seq --view states --all        not the command's tasks only
+  vmscope trace report seq --view states --all        all tasks, not only the command's
   vmscope trace report seq --view waits --process cc1
   vmscope trace report seq --from 2.5 --to 3          only half a second of it
   vmscope trace report seq --format html >seq.html    charts for a browser";
 
-/// Report a trace: what CPUs, disks and processes did, and what they waited for.
+/// Print how CPUs, disks and processes spent their time, and why they waited.
 ///
 /// docs/trace.md explains views, figures and JSON.
 #[derive(Debug, clap::Args)]
@@ -35,13 +35,13 @@ const EXAMPLE: &str = "Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
-    /// The view
+    /// View to print
     #[arg(long, value_enum, default_value_t = View::Overview)]
     view: View,
     /// Only processes with this id, or with this last name
     #[arg(long, value_name = "NAME|PID")]
     process: Option<String>,
-    /// All tasks [default: the command's and its descendants'; without a command, those of --follow]
+    /// Show all tasks [default: the command and its descendants; without a command, those of --follow]
     #[arg(long)]
     all: bool,
     /// Maximum number of lines in a table, 0 for all [default: 20 in text, all in json and csv]
@@ -54,15 +54,15 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum View {
-    /// Why it took so long, on one page
+    /// Summary: why it took so long
     Overview,
-    /// For how long a CPU, a disk, both or neither were busy
+    /// Time in which a CPU, a disk, both or neither were busy
     Profile,
     /// Each process: CPU state (running, waiting, neither) by disk state
     States,
-    /// What was waited for, and who waited
+    /// Waits by cause, and the tasks that waited
     Waits,
-    /// Where kernel time went: system calls, page faults, interrupts
+    /// Kernel time by system call, page fault and interrupt
     Kernel,
     /// The critical path of the command, and what would make it faster
     CriticalPath,
@@ -80,7 +80,7 @@ enum Format {
     Json,
     /// RFC 4180
     Csv,
-    /// A page for a browser with all charts, whatever --view and --limit say
+    /// A page with all charts, for any browser; ignores --view and --limit
     Html,
 }
 
