@@ -26,7 +26,7 @@ INSTALL := .ci/deps $(MUSL) $(RUN_PACKAGES) $(BOOT_PACKAGES) linux-perf $(OUTSID
 # In CI a test that is skipped although the machine could run it fails.
 export CI
 
-# The runtime of instrumented programs writes a profile that nobody reads.
+# The runtime of instrumented programs writes an unused profile.
 FUZZ := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/.ci/instrument LLVM_PROFILE_FILE=/dev/null \
         cargo run --locked -q -p fuzz --example fuzz --
 

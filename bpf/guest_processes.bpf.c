@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Runs inside a guest while its host records. It logs page tables and FS bases of processes, and the stacks of kernel
- * threads, which may have exited when the host asks for the guest's map. It writes to one ring and wakes nobody.
+ * threads, which may have exited when the host asks for the guest's map. It writes to one ring and wakes no task.
  *
  * An exit has no page tables: up to Linux 6.15 its tracepoint comes after exit_mm(), when task->mm is gone and
  * active_mm may belong to another process. The fork or exec before has recorded them.

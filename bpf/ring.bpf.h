@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /* Writing into the per-CPU rings of struct ring. A ring is an mmapped array: a write is plain stores, allocates nothing
- * and wakes nobody. Each ring has one producer at a time; the consumer in user space moves `tail`. */
+ * and wakes no task. Each ring has one producer at a time; the consumer in user space moves `tail`. */
 #ifndef VMSCOPE_RING_BPF_H
 #define VMSCOPE_RING_BPF_H
 

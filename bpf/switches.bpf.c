@@ -55,7 +55,7 @@ static __always_inline __u8 off_cpu_reason(bool preempted, unsigned int state, s
 	return why_asleep(task, vcpu);
 }
 
-/* Where the guest will continue, which is the code that is delayed. Nobody runs the vCPU now, so its registers do not
+/* Where the guest will continue, which is the code that is delayed. No CPU runs the vCPU now, so its registers do not
  * change. */
 static __always_inline void read_guest(struct switch_event *event, struct kvm_vcpu *vcpu)
 {
@@ -74,7 +74,7 @@ static __always_inline void read_guest(struct switch_event *event, struct kvm_vc
 		event->guest_stack = event->cpl ? 0 : KERNEL_STACK(paging.rsp);
 		event->flags = err ? 0 : SWITCH_GUEST | SWITCH_CR3;
 	} else if (is_vmx(config.vendor)) {
-		/* As in samples: only the instruction pointer, and only if KVM has it cached. Nobody caches the stack
+		/* As in samples: only the instruction pointer, and only if KVM has it cached. Nothing caches the stack
 		 * pointer. */
 		err = bpf_core_read(&available, sizeof(available), &vcpu->arch.regs_avail);
 		if (err || !(available & (1u << VCPU_REGS_RIP)) ||

@@ -58,7 +58,7 @@ int BPF_PROG(contention_end, void *lock)
 	return emit_more(TRACE_LOCK_END, (__u64)lock, 0, (__u32)task->pid);
 }
 
-/* A mutex of glibc that somebody waits for has this value. Its owner's thread id is the second word behind it. */
+/* A contended mutex of glibc has this value. Its owner's thread id is the second word behind it. */
 #define GLIBC_WAITED_FOR 2
 #define GLIBC_OWNER 8
 

@@ -23,16 +23,16 @@ static int ask(int fd, int family, int command, int attribute, const char *text)
 {
 	union packet packet = { 0 };
 	struct genlmsghdr *generic = NLMSG_DATA(&packet.header);
-	struct nlattr *asked = ATTRIBUTE(&packet.header);
+	struct nlattr *requested = ATTRIBUTE(&packet.header);
 
 	generic->cmd = command;
 	generic->version = 1;
-	asked->nla_type = attribute;
-	asked->nla_len = NLA_HDRLEN + strlen(text) + 1;
-	strcpy((char *)INSIDE(asked), text);
+	requested->nla_type = attribute;
+	requested->nla_len = NLA_HDRLEN + strlen(text) + 1;
+	strcpy((char *)INSIDE(requested), text);
 	packet.header.nlmsg_type = family;
 	packet.header.nlmsg_flags = NLM_F_REQUEST;
-	packet.header.nlmsg_len = NLMSG_LENGTH(GENL_HDRLEN) + NLA_ALIGN(asked->nla_len);
+	packet.header.nlmsg_len = NLMSG_LENGTH(GENL_HDRLEN) + NLA_ALIGN(requested->nla_len);
 	return send(fd, &packet, packet.header.nlmsg_len, 0);
 }
 

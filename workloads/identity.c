@@ -200,7 +200,7 @@ int main(void)
 		ssize_t n = read(fd, line + length, sizeof(line) - 1 - length);
 
 		if (n <= 0) {
-			/* Nobody is at the other end, as while a clone starts. */
+			/* No host is at the other end, as while a clone starts. */
 			usleep(100000);
 			continue;
 		}

@@ -1,6 +1,6 @@
 /* Sleeps in sleep_a and in sleep_b, in turns, for so many ms each. At the end it prints each function's name and how long it
  * took in seconds, by this machine's own clock. The functions make the system call themselves: in a library without
- * frame pointers the stack would lack whoever called the library.
+ * frame pointers the stack would lack the library's caller.
  * Usage: sleeper A B TIMES */
 #include <stdio.h>
 #include <stdlib.h>

@@ -149,7 +149,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	if (wait_for_trace(&rings, &slots)) {
-		fprintf(stderr, "spoil: nobody traces this machine\n");
+		fprintf(stderr, "spoil: this machine is not traced\n");
 		return 1;
 	}
 	if (!strcmp(argv[1], "slots"))

@@ -57,7 +57,7 @@ static void __attribute__((noinline)) check_page(uint64_t page)
 static void tell(int file)
 {
 	char text[128];
-	/* As long each time: nobody reads half of a number. */
+	/* As long each time: no reader gets half of a number. */
 	int length = snprintf(text, sizeof(text), "checks %020lu sweeps %010lu errors %010lu\n", checks, sweeps, errors);
 
 	if (pwrite(file, text, length, 0) != length)

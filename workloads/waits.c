@@ -1,4 +1,4 @@
-/* Processes that each sleep for one known reason, so that a trace can be asked for it. Each is named after its reason,
+/* Processes that each sleep for one known reason, so that a trace can be checked for it. Each is named after its reason,
  * `wait-timer` and so on; what helps it to sleep (who writes to its pipe, who holds its lock) is `help-pipe` and so on.
  * Usage: waits SECONDS FOLDER [REASON...]; all reasons when none is named. FOLDER should lie on a disk. */
 #define _GNU_SOURCE

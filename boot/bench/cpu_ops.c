@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Instructions that stay within the processor, if nobody takes them out: general ones, and those on flags, descriptor
+/* Instructions that stay within the processor, if they are not intercepted: general ones, and those on flags, descriptor
  * tables and control registers. What faults at a level is tried there all the same: that it faults is the result. */
 #include "segments.h"
 #include "paging.h"

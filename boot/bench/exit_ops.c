@@ -70,7 +70,7 @@ MSR_READ(tsc, 0x10, .name = "rdmsr-tsc", .title = "RDMSR of the TSC");
 
 /* ---- hypercalls ---- */
 
-/* Of a number that nobody has; other registers are 0, as some monitors look for the number there. One of the two
+/* Of a number without a meaning; other registers are 0, as some monitors look for the number there. One of the two
  * instructions is the other vendor's and faults, unless the monitor emulates it. */
 #define HYPERCALL(instruction) "xor %%ecx, %%ecx; xor %%edx, %%edx; mov $0xffff, %%eax; " instruction
 

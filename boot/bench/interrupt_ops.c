@@ -172,7 +172,7 @@ TEXT_OPERATION(apic_read, DEAR, "mov 0x20(%0), %%eax", "", (: : "r"(apic_registe
 	       .name = "mmio-apic-read", .title = "MOV from the local APIC's identity register", INTERRUPT, .rings = RINGS,
 	       .prepare = prepare_apic);
 
-/* The timer, which stands still, is told to divide by 1. */
+/* The timer, which stands still, is ordered to divide by 1. */
 TEXT_OPERATION(apic_write, DEAR, "movl $0xb, 0x3e0(%0)", "", (: : "r"(apic_registers) : "memory"),
 	       .name = "mmio-apic-write", .title = "MOV to the local APIC's register that divides its timer's clock",
 	       INTERRUPT, .rings = RINGS, .prepare = prepare_apic);
@@ -338,7 +338,7 @@ static void find_rate(void)
 	rate_tsc = end - begin;
 }
 
-/* A latency counts from the time for which the interrupt was asked, and that from just before the asking. The rate may
+/* A latency counts from the time for which the interrupt was queried, and that from just before the asking. The rate may
  * be wrong by some millionths: what would be less than 0 is 0. */
 static uint64_t timer_latency(uint32_t us, void (*wait)(uint64_t deadline))
 {

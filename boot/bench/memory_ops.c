@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory: latency by size, TLB misses, bandwidth, pages that nobody has touched yet. */
+/* Memory: latency by size, TLB misses, bandwidth, untouched pages. */
 #include "measure.h"
 #include "paging.h"
 
@@ -202,7 +202,7 @@ __attribute__((no_reorder)) OPERATIONS(bandwidth) = {
 	BANDWIDTHS(16m, 16),
 };
 
-/* ---- pages that nobody has touched since this machine started: a monitor finds memory for them now ---- */
+/* ---- pages untouched since this machine started: a monitor finds memory for them now ---- */
 
 /* Other operations use the arena's beginning; of what is behind, each program has its own half. */
 enum { USED_BY_OTHERS = 33 * MiB, FRESH_AT_LEAST = 8 * MiB, FRESH_PER_CONDITION = 64 };
@@ -223,11 +223,11 @@ static void find_fresh(void)
 static const char *prepare_fresh(void)
 {
 	if (the_memory.arena_bytes < USED_BY_OTHERS + FRESH_AT_LEAST)
-		return "too little memory to have some that nobody has touched yet";
+		return "too little memory for untouched pages";
 	if (!fresh_end)
 		find_fresh();
 	n_fresh_left = FRESH_PER_CONDITION;
-	return fresh < fresh_end ? NULL : "no memory is left that nobody has touched yet";
+	return fresh < fresh_end ? NULL : "no untouched memory is left";
 }
 
 static uint64_t touch_fresh(void)

@@ -14,14 +14,14 @@ enum { TICKS_TEXT_SIZE = 32 };
 int exact_text(uint64_t thousandths, char to[TICKS_TEXT_SIZE]);
 /* The same for people: at most 10 characters. */
 int short_text(uint64_t thousandths, char to[TICKS_TEXT_SIZE]);
-/* Thousandths of ns from thousandths of ticks; 0: nobody knows how long a tick is. */
+/* Thousandths of ns from thousandths of ticks; 0: a tick's length is unknown. */
 uint64_t ns_of(uint64_t ticks_thousandths);
 
 /* "#UD"; NULL: no exception has this vector. */
 const char *fault_name(uint8_t vector);
 const char *loader_name(uint8_t loader);
 const char *firmware_name(uint8_t firmware);
-/* Who says to be the hypervisor; NULL: nobody. */
+/* The hypervisor's own name; NULL: none. */
 const char *hypervisor_name(void);
 
 #endif

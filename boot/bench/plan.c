@@ -303,7 +303,7 @@ static bool skip(struct plan *plan, struct piece list, struct plan_error *error)
 	return true;
 }
 
-/* ADD is the unit that other results are told in: it is measured wherever anything is. */
+/* ADD is the unit that other results are reported in: it is measured wherever anything is. */
 static void want_add(struct plan *plan)
 {
 	for (unsigned operation = 0; operation < operations_known(); operation++) {

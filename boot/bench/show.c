@@ -126,7 +126,7 @@ static void show_for_ever(const struct report *report, unsigned pages, bool code
 	}
 }
 
-/* A hypervisor whose power-off is not known keeps the machine running: then somebody may as well read the results. */
+/* A hypervisor whose power-off is not known keeps the machine running: then a person may as well read the results. */
 void report_show(const struct report *report)
 {
 	bool codes = wants_codes(report->plan);

@@ -20,7 +20,7 @@ bool agree(uint64_t a, uint64_t b, uint64_t slack);
 /* Whether the first is more, and they don't agree. */
 bool dearer(uint64_t a, uint64_t b, uint64_t slack);
 
-/* Whether a cost can be trusted that comes from n times, or pairs of times: one or two can't be told to be good, minimum
+/* Whether a cost can be trusted that comes from n times, or pairs of times: one or two can't be ordered to be good, minimum
  * and median have to agree, and nothing costs nothing. */
 bool reliable(uint64_t cost, uint64_t min, uint64_t median, unsigned n, uint64_t slack);
 

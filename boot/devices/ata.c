@@ -86,7 +86,7 @@ static enum disk_state identify(void)
 	out8(COMMAND, IDENTIFY);
 	settle();
 	while ((state = poll()) == DISK_BUSY && !past(deadline))
-		if (in8(OTHER_STATUS) == 0) /* nobody is there to take the command */
+		if (in8(OTHER_STATUS) == 0) /* no device takes the command */
 			return DISK_FAILED;
 	in8(STATUS);
 	return state;

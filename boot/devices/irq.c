@@ -6,7 +6,7 @@
 enum { VECTOR_DEVICE = 0x40, VECTOR_ALARM = 0x41, VECTOR_ISA = 0x20 };
 enum { MSI_ADDRESS = 0xfee00000u };
 enum { MSIX_ENABLE = 1 << 15, MSIX_MASK_ALL = 1 << 14, MSI_ENABLE = 1 << 0, MSI_64 = 1 << 7 };
-/* A line may be shared with devices that nobody here can silence. */
+/* A line may be shared with devices that can't be silenced here. */
 enum { MAX_FOREIGN = 1000 };
 
 /* 0.25 s where the timer's clock is 1 GHz (QEMU, KVM), a few seconds on slow buses. */

@@ -61,7 +61,7 @@ struct wanted {
 
 static pci_function find_on_bus(unsigned bus, const struct wanted *wanted, unsigned depth);
 
-/* The bus behind a bridge, or 0: it is none, or nobody has numbered its bus. */
+/* The bus behind a bridge, or 0: it is none, or its bus has no number. */
 static unsigned bus_behind(pci_function function, unsigned bus)
 {
 	unsigned header_type = pci_read8(function, 0x0e) & 0x7f;

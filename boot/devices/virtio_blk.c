@@ -364,7 +364,7 @@ static void write_command(void)
 	virtio.available->ring[virtio.n_started % virtio.n_entries] = 0;
 }
 
-/* Devices that poll see the index; the others wait to be told. */
+/* Devices that poll see the index; the others wait for a notification. */
 static void ring(void)
 {
 	virtio.available->index = ++virtio.n_started;

@@ -2,7 +2,7 @@
 /* The machine as the benchmark drives it: conditions, guarded calls, interrupts, time.
  *
  * All C of boot/ is compiled twice, for 32-bit and for 64-bit mode (`#ifdef __x86_64__` where they differ). The 32-bit
- * program boots, runs what is asked for in 32-bit conditions and jumps to the 64-bit one for the rest; what both know
+ * program boots, runs the 32-bit conditions and jumps to the 64-bit one for the rest; what both know
  * lies in `struct shared`, at one physical address, with the same shape in both.
  */
 #ifndef BOOT_MACHINE_H

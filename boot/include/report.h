@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Results told to programs (JSON lines) and to people (the screen, QR codes). docs/boot.md has the schema of both. */
+/* Results for programs (JSON lines) and to people (the screen, QR codes). docs/boot.md has the schema of both. */
 #ifndef BOOT_REPORT_H
 #define BOOT_REPORT_H
 

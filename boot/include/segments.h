@@ -42,7 +42,7 @@ struct table_register idt_register(void);
 void segments_spare_tss(void);
 
 /* An entry point of one's own for a vector, reachable by INT from `ring` inwards; it ends with IRET. NULL: the common
- * one again, which calls what interrupt_set() was told. */
+ * one again, which calls the handler of interrupt_set(). */
 void gate_set(uint8_t vector, void (*entry)(void), unsigned ring);
 #endif
 

@@ -19,7 +19,7 @@ struct acpi {
 
 extern struct acpi the_acpi;
 
-/* Reads the tables that the root pointer (RSDP) names, if the loader told where it is; 0: searches for it where a BIOS
+/* Reads the tables that the root pointer (RSDP) names, if the loader gave its address; 0: searches for it where a BIOS
  * keeps it. Without tables `the_acpi` has what any PC has. */
 void acpi_find(uint64_t root_pointer);
 /* The same with a root pointer somewhere in this piece of memory, as UEFI leaves it in what the memory map calls

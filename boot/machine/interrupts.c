@@ -257,7 +257,7 @@ static void end_pic(unsigned irq)
 		pic_eoi(CASCADE_IRQ);
 }
 
-/* What stays in service holds back others. INT brings vectors here that nobody has to be told of. */
+/* What stays in service holds back others. INT brings vectors here without an end of interrupt. */
 void interrupt_dispatch(unsigned vector)
 {
 	if (interrupt_handlers[vector])

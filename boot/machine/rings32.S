@@ -7,7 +7,7 @@
 	.text
 
 /* unsigned ring_call(void (*body)(void *), void *argument, unsigned ring, void *stack): 0 if body came back, else what
- * ring_end was told. An IRET to level 0 doesn't change the stack. */
+ * ring_end was called with. An IRET to level 0 doesn't change the stack. */
 	.globl ring_call
 ring_call:
 	push %ebp

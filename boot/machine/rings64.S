@@ -7,7 +7,7 @@
 	.text
 
 /* unsigned ring_call(void (*body)(void *), void *argument, unsigned ring, void *stack): 0 if body came back, else what
- * ring_end was told. */
+ * ring_end was called with. */
 	.globl ring_call
 ring_call:
 	push %rbp

@@ -182,7 +182,7 @@ bool watchdog_expired(void)
 /* ---- proof ---- */
 
 enum { PROOF_MS = 5, PROOF_LONG_MS = 70 }; /* one piece; more than one */
-/* The endless loop's end, should nobody else make one. Busy hosts let an emulated timer wait for long. */
+/* The endless loop's end, if there is no other end. Busy hosts let an emulated timer wait for long. */
 enum { PROOF_FAILED_US = 1500000 };
 
 static void loop(void *unused)

@@ -11,7 +11,7 @@
 void watchdog_init(void);
 /* "pit-io-apic", "pit-lint0", "second-cpu"; NULL: there is no way on this machine. */
 const char *watchdog_way(void);
-/* How many NMIs came before their guarded call's time was over. They end any sleep: whoever finds one in his sleep was
+/* How many NMIs came before their guarded call's time was over. They end any sleep: a sleeper that finds one was
  * not woken by what he waited for. */
 uint32_t watchdog_early(void);
 

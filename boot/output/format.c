@@ -75,7 +75,7 @@ static const char *read_width(const char *p, unsigned *width)
 	return p;
 }
 
-/* What stands between '%' and the letter; a '*' is told by `*star`. */
+/* What stands between '%' and the letter; a '*' sets `*star`. */
 static const char *read_directive(const char *p, struct directive *d, bool *star_width, bool *star_precision)
 {
 	*d = (struct directive){ 0 };

@@ -186,7 +186,7 @@ static void no_screen(void)
 
 	for (unsigned i = 0; i < N_OF(bad); i++) {
 		screen_init(&bad[i]);
-		screen_print("nobody sees %s\n", "this");
+		screen_print("unseen %s\n", "this");
 		screen_status("nor this");
 		CHECK(!screen_columns() && !screen_rows() && !qr_draw("VMB1", 0, 0, 4), "case %u", i);
 	}

@@ -76,7 +76,7 @@ def answer(spark, arguments):
     if not is_ready_made:
         frame = spark.sql(text)
     else:
-        # As the server does: no host is all hosts, and of a comparison the other side is the same where it is not told.
+        # As the server does: no host is all hosts, and of a comparison the other side is the same unless it is given.
         values = {"host": "", **parameters}
         values |= {f"other_{name}": value for name, value in values.items() if f"other_{name}" not in values}
         is_instant = lambda name: name.rsplit("_", 1)[-1] in ("from", "to")

@@ -44,7 +44,7 @@ const SECONDS_EACH: u64 = 20;
 /// Inputs kept for mutation.
 const CORPUS: usize = 4096;
 
-/// The input that is being fed, and for whom; whoever ends the program writes it down.
+/// The input that is being fed, and its target; it is written down at the program's end.
 static CURRENT: Mutex<(&str, Vec<u8>)> = Mutex::new(("", Vec::new()));
 /// Which input is being fed; 0: none.
 static RUN: AtomicU64 = AtomicU64::new(0);

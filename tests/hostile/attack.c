@@ -1,4 +1,4 @@
-/* Attacks on whoever records this host, run as an unprivileged user; each goes on until it is killed.
+/* Attacks on a recorder of this host, run as an unprivileged user; each goes on until it is killed.
  *
  *   attack fifos DIR       programs whose paths lead to FIFOs and devices when they are looked up
  *   attack truncate DIR    code in a file that is cut short and restored all the time
@@ -330,14 +330,14 @@ static void *run_asleep(void *unused)
 
 static void answer(int connection, const char *how)
 {
-	char asked[4096], bytes[4096] = { 0 };
+	char requested[4096], bytes[4096] = { 0 };
 
-	while (read(connection, asked, sizeof(asked)) > 0) {
+	while (read(connection, requested, sizeof(requested)) > 0) {
 		if (!strcmp(how, "silent"))
 			pause();
 		if (!strcmp(how, "lies")) {
-			/* The frame's head as it was asked, 16 MiB to come, of ones. */
-			memcpy(bytes, asked, 16);
+			/* The head of the requested frame, 16 MiB to come, of ones. */
+			memcpy(bytes, requested, 16);
 			memcpy(bytes + 16, &(uint32_t){ 16 << 20 }, 4);
 			memset(bytes + 20, 1, sizeof(bytes) - 20);
 		}
@@ -423,9 +423,9 @@ static void hold_files(const char *folder)
 	pause();
 }
 
-static void reply(int fuse, const struct fuse_in_header *asked, const void *answer, size_t n, int error)
+static void reply(int fuse, const struct fuse_in_header *requested, const void *answer, size_t n, int error)
 {
-	struct fuse_out_header head = { .len = sizeof(head) + n, .error = error, .unique = asked->unique };
+	struct fuse_out_header head = { .len = sizeof(head) + n, .error = error, .unique = requested->unique };
 	struct iovec parts[] = { { &head, sizeof(head) }, { (void *)answer, n } };
 
 	writev(fuse, parts, 2);
@@ -434,7 +434,7 @@ static void reply(int fuse, const struct fuse_in_header *asked, const void *answ
 static void serve_fuse(int fuse)
 {
 	static char bytes[1 << 17];
-	const struct fuse_in_header *asked = (void *)bytes;
+	const struct fuse_in_header *requested = (void *)bytes;
 	struct fuse_init_out init = { .major = FUSE_KERNEL_VERSION, .minor = 31, .max_write = PAGE };
 	struct fuse_attr folder = { .ino = 1, .mode = S_IFDIR | 0755, .nlink = 2 };
 	struct fuse_attr file = { .ino = 2, .mode = S_IFREG | 0644, .nlink = 1 };
@@ -443,30 +443,30 @@ static void serve_fuse(int fuse)
 	struct fuse_open_out opened = { .fh = 1 };
 
 	while (read(fuse, bytes, sizeof(bytes)) > 0) {
-		attributes.attr = asked->nodeid == 1 ? folder : file;
-		if (asked->opcode == FUSE_INIT)
-			reply(fuse, asked, &init, sizeof(init), 0);
-		else if (asked->opcode == FUSE_LOOKUP)
-			reply(fuse, asked, &entry, sizeof(entry), 0);
-		else if (asked->opcode == FUSE_GETATTR)
-			reply(fuse, asked, &attributes, sizeof(attributes), 0);
-		else if (asked->opcode == FUSE_OPEN)
-			reply(fuse, asked, &opened, sizeof(opened), 0);
-		else if (asked->opcode != FUSE_FORGET && asked->opcode != FUSE_BATCH_FORGET)
-			reply(fuse, asked, NULL, 0, -ENOSYS);
+		attributes.attr = requested->nodeid == 1 ? folder : file;
+		if (requested->opcode == FUSE_INIT)
+			reply(fuse, requested, &init, sizeof(init), 0);
+		else if (requested->opcode == FUSE_LOOKUP)
+			reply(fuse, requested, &entry, sizeof(entry), 0);
+		else if (requested->opcode == FUSE_GETATTR)
+			reply(fuse, requested, &attributes, sizeof(attributes), 0);
+		else if (requested->opcode == FUSE_OPEN)
+			reply(fuse, requested, &opened, sizeof(opened), 0);
+		else if (requested->opcode != FUSE_FORGET && requested->opcode != FUSE_BATCH_FORGET)
+			reply(fuse, requested, NULL, 0, -ENOSYS);
 	}
 }
 
 static void hold_fuse_file(const char *folder)
 {
-	enum { NOBODY = 65534 };
+	enum { UNPRIVILEGED = 65534 };
 	char text[512];
 	int fuse = open("/dev/fuse", O_RDWR);
 
-	snprintf(text, sizeof(text), "fd=%d,rootmode=40000,user_id=%d,group_id=%d", fuse, NOBODY, NOBODY);
+	snprintf(text, sizeof(text), "fd=%d,rootmode=40000,user_id=%d,group_id=%d", fuse, UNPRIVILEGED, UNPRIVILEGED);
 	if (fuse < 0 || mount("attack", folder, "fuse", MS_NOSUID | MS_NODEV, text))
 		err(1, "fuse");
-	if (setgid(NOBODY) || setuid(NOBODY))
+	if (setgid(UNPRIVILEGED) || setuid(UNPRIVILEGED))
 		err(1, "setuid");
 	if (fork() == 0) {
 		child_dies_with_us();

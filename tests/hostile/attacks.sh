@@ -1,4 +1,4 @@
-# Runs on the virtual host as root, beside guests `a` and `b` on CPU 0. Attackers are nobody, on CPU 1. Each recording is
+# Runs on the virtual host as root, beside guests `a` and `b` on CPU 0. Attackers have an unprivileged user id, on CPU 1. Each recording is
 # measured: `NAME.cost` has exit code, peak memory, CPU time and time. See attack.c. `alone` has the attacks to try one by one,
 # `others` whether there are more.
 set -eu

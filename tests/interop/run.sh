@@ -165,7 +165,7 @@ check_trace() { # FILE
     pass "perfetto, tasks" "$threads tasks, their slices touch, $(ask "select count(*) from flow") arrows"
 }
 
-# VMs' CPUs from the host's side: their slices fill the time of the guest's, and what was stolen by somebody says whose thread
+# VMs' CPUs from the host's side: their slices fill the time of the guest's, and what was stolen has the thief's thread
 # had the pCPU, which is a track of the host's that runs then.
 check_vcpus() { # FILE [STOLEN: so many slices at least]
     local trace=$1 least=${2:-0} vcpus unlike slices thieves
@@ -181,15 +181,15 @@ check_vcpus() { # FILE [STOLEN: so many slices at least]
     local stolen="with stolen as (select s.ts as ts, s.ts + s.dur as until, s.dur as dur, s.name as name,
             (select string_value from args a where a.arg_set_id = s.arg_set_id and a.key = 'debug.thread') as thread
             from slice s where s.category = 'stolen')"
-    unlike=$(ask "$stolen select ts, name from stolen where (thread is null) != (name = 'stolen by nobody, or not known') limit 5")
-    [ -z "$unlike" ] || fail perfetto "stolen by somebody, and not by which thread: $unlike"
+    unlike=$(ask "$stolen select ts, name from stolen where (thread is null) != (name = 'stolen by idle, or not known') limit 5")
+    [ -z "$unlike" ] || fail perfetto "stolen by a task, but not by which thread: $unlike"
     unlike=$(ask "$stolen select st.ts, st.name, st.thread from stolen st where thread is not null and st.dur != (
             select coalesce(sum(min(st.until, r.ts + r.dur) - max(st.ts, r.ts)), 0) from slice r join track t on r.track_id = t.id
             where t.name = st.thread and r.name = 'running' and r.depth = 0 and r.ts < st.until and st.ts < r.ts + r.dur) limit 5")
     [ -z "$unlike" ] || fail perfetto "thieves that did not run then: $unlike"
     read -r slices thieves < <(ask "$stolen select count(*), coalesce(sum(thread is not null), 0) from stolen")
     [ "$slices" -ge "$least" ] || fail perfetto "$slices slices stolen, not $least"
-    pass "perfetto, vCPUs" "$vcpus vCPUs fill their CPUs' time, $slices slices stolen, $thieves by somebody who ran then"
+    pass "perfetto, vCPUs" "$vcpus vCPUs fill their CPUs' time, $slices slices stolen, $thieves by a task that ran then"
 }
 
 # Who had a CPU, as samples and as the trace tell it: both cover the trace's time, and who had it for 20 ms or more by

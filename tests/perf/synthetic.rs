@@ -107,7 +107,7 @@ impl Host {
         switches
     }
 
-    /// Who has the CPU when vCPU `row` has not: mostly nobody.
+    /// The CPU's user when vCPU `row` has not: mostly idle.
     fn other(&self, random: &mut Random, row: u32) -> (Pid, Tid) {
         let tasks = u64::from(self.vms) * 2 + 3;
         match random.below(2) {

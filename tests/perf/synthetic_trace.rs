@@ -96,7 +96,7 @@ impl Cpu {
     }
 
     /// One of those that began last.
-    fn somebody(&mut self) -> u32 {
+    fn some_task(&mut self) -> u32 {
         self.newest - self.random.skewed(12) as u32
     }
 
@@ -126,11 +126,11 @@ impl Cpu {
                 [self.random.skewed(3) as usize];
         let stack = (prev_state != PrevState::Runnable)
             .then(|| TraceStack(self.random.skewed(STACKS) as u32));
-        let next = if self.random.below(3) == 0 { 0 } else { self.somebody() };
+        let next = if self.random.below(3) == 0 { 0 } else { self.some_task() };
         let (user_stack, next_task) = (None, Tid(next));
         self.push(TraceEventKind::Switch { prev, prev_state, stack, user_stack, next: next_task });
         if next == 0 {
-            let back = Tid(self.somebody());
+            let back = Tid(self.some_task());
             self.interrupt(Interrupt::Device(27));
             self.push(TraceEventKind::Switch {
                 prev: Tid(0),
@@ -146,7 +146,7 @@ impl Cpu {
     }
 
     fn wake(&mut self) {
-        let task = Tid(self.somebody());
+        let task = Tid(self.some_task());
         let target_cpu = self.random.below(2) as u32;
         self.push(TraceEventKind::Waking { task, by: Tid(self.task) });
         self.push(TraceEventKind::Wakeup { task, target_cpu });

@@ -152,7 +152,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Action::Steps => {
             let mut out = std::io::stdout();
-            // The steps go on when nobody reads of them any more.
+            // The steps go on when nothing reads of them any more.
             ::testbed::steps(|done| drop(writeln!(out, "{done}")))?;
             0
         }

@@ -143,8 +143,8 @@ fn a_cut_file_counts_as_far_as_it_goes() {
     assert!(stdout.contains("ends in the middle of a packet"), "{stdout}");
 }
 
-/// A trace of VM `web`, whose PostgreSQL is asked at microsecond 2000 and has answered at 5000. Its clock began at the
-/// capture's microsecond 1000.
+/// A trace of VM `web`, whose PostgreSQL is queried at microsecond 2000 and has answered at 5000. Its clock began at
+/// the capture's microsecond 1000.
 fn trace(path: &Path) {
     let at = |us: u64| HostNs((us - 1000) * 1000);
     let task = |tid: u32, name: &str| TraceTask {

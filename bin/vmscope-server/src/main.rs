@@ -137,7 +137,7 @@ enum RoleName {
     Admin,
 }
 
-/// An error in what the user asked for (exit code 2), as opposed to a failure (exit code 1).
+/// An error in what the user requested (exit code 2), as opposed to a failure (exit code 1).
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
@@ -172,7 +172,7 @@ fn main() -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "what a subcommand is asked for")]
+#[expect(clippy::print_stdout, reason = "a subcommand's output")]
 fn run(cli: Cli) -> Result<()> {
     match (cli.command, cli.serve.check) {
         (None, Some(file)) => {

@@ -69,7 +69,7 @@ fn everybody_may_do_what_is_theirs() {
     server.get("/v2", "").check(404, "no such path");
 }
 
-/// Whom the proxy names is believed, and nobody else who says such things.
+/// Users that the proxy names are believed, other senders of such headers are not.
 #[test]
 fn a_proxy_names_users_when_it_is_switched_on() {
     let section = |address: &str| {
@@ -111,7 +111,7 @@ fn a_proxy_names_users_when_it_is_switched_on() {
     assert_eq!(server.get_with("/v1/hosts", &[("authorization", &token)]), 200);
     assert_eq!(server.get_with("/metrics", &[]), 401);
     assert_eq!(server.get_with("/metrics", &ann), 200);
-    // Windows need a host's token, whoever passes them on.
+    // Windows need a host's token, whatever passes them on.
     let sent = server.ask("PUT", &window("kvm1", 100).put_path(), "", Some(&json!({})));
     sent.check(401, "a token is needed");
 }
@@ -291,15 +291,15 @@ fn the_certificate_authority_stays() {
 fn the_api_is_described() {
     let place = Place::new();
     let server = place.start("");
-    let told = server.get("/openapi.json", "").json();
+    let reported = server.get("/openapi.json", "").json();
     let output =
         Command::new(env!("CARGO_BIN_EXE_vmscope-server")).arg("openapi").output().unwrap();
-    assert_eq!(serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap(), told);
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap(), reported);
     for path in ["/v1/enroll", "/v1/windows/{boot}/{start}", "/v1/windows/{host}/{boot}/{start}"] {
-        assert!(told["paths"][path].is_object(), "{path}");
+        assert!(reported["paths"][path].is_object(), "{path}");
     }
     // What is said to be a part of the path is one.
-    for (path, operations) in told["paths"].as_object().unwrap() {
+    for (path, operations) in reported["paths"].as_object().unwrap() {
         let operations = operations.as_object().unwrap().values();
         let parameters = operations.filter_map(|of| of["parameters"].as_array()).flatten();
         for parameter in parameters.filter(|parameter| parameter["in"] == "path") {
@@ -308,7 +308,7 @@ fn the_api_is_described() {
         }
     }
     // A body may come too slowly, or be too long.
-    let paths = told["paths"].as_object().unwrap().values();
+    let paths = reported["paths"].as_object().unwrap().values();
     let operations = paths.flat_map(|path| path.as_object().unwrap().values());
     let with_body: Vec<_> = operations.filter(|of| of["requestBody"].is_object()).collect();
     assert_eq!(with_body.len(), 7);
@@ -317,7 +317,7 @@ fn the_api_is_described() {
             assert!(operation["responses"][status].is_object(), "{operation}");
         }
     }
-    assert_eq!(told["components"]["securitySchemes"]["token"]["scheme"], "bearer");
+    assert_eq!(reported["components"]["securitySchemes"]["token"]["scheme"], "bearer");
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn known(am: &Outside, id: &str) -> Vec<Value> {
 }
 
 #[test]
-fn an_alertmanager_and_a_webhook_are_told_once_and_to_the_end() {
+fn an_alertmanager_and_a_webhook_get_each_finding_once_and_to_its_end() {
     let place = Place::new();
     let (port, groups, sink) = (free_port(), Sink::start(), Sink::start());
     let Some(am) = alertmanager(&place, port, &groups.url()) else { return };
@@ -95,11 +95,11 @@ fn an_alertmanager_and_a_webhook_are_told_once_and_to_the_end() {
     assert_eq!(alert["labels"]["alertname"], "VmscopeHostOvercommitted");
     assert!(alert["annotations"]["cause"].as_str().unwrap().contains("CPUs are wanted"), "{alert}");
     assert_eq!(alert["generatorURL"], format!("https://fleet.example/#/finding/{id}"));
-    let told = |sink: &Sink, status: &str| {
+    let reported = |sink: &Sink, status: &str| {
         let of = |message: &Value| message["id"] == *id && message["status"] == status;
         sink.bodies().into_iter().filter(of).collect::<Vec<_>>()
     };
-    wait_until("the webhook", || !told(&sink, "firing").is_empty());
+    wait_until("the webhook", || !reported(&sink, "firing").is_empty());
     // Alertmanager puts alerts of a kind together.
     wait_until("a group", || {
         groups.bodies().iter().any(|group| {
@@ -109,7 +109,7 @@ fn an_alertmanager_and_a_webhook_are_told_once_and_to_the_end() {
     });
 
     calm(&server, "kvm1", 200);
-    wait_until("the end", || !told(&sink, "resolved").is_empty());
+    wait_until("the end", || !reported(&sink, "resolved").is_empty());
     wait_until("the end of the group", || {
         groups.bodies().iter().any(|group| {
             let mut alerts = group["alerts"].as_array().unwrap().iter();
@@ -117,7 +117,7 @@ fn an_alertmanager_and_a_webhook_are_told_once_and_to_the_end() {
         })
     });
     wait_until("the alert's end", || known(&am, &id).is_empty());
-    assert_eq!((told(&sink, "firing").len(), told(&sink, "resolved").len()), (1, 1));
+    assert_eq!((reported(&sink, "firing").len(), reported(&sink, "resolved").len()), (1, 1));
     let signed = sink.heads().into_iter().find(|head| head.contains(&format!("{id}-firing")));
     assert!(signed.unwrap().contains("webhook-signature: v1,"));
     for metric in ["alertmanager", "webhook"] {
@@ -156,7 +156,7 @@ fn a_finding_outlives_the_server_and_the_results_that_showed_it() {
 }
 
 #[test]
-fn who_does_not_answer_is_tried_again_and_keeps_nobody_waiting() {
+fn a_silent_receiver_is_tried_again_and_delays_no_other() {
     let place = Place::new();
     let (port, sink) = (free_port(), Sink::start());
     // Takes connections, and never answers.

@@ -126,8 +126,9 @@ fn one_query_stops_no_others() {
     assert_eq!(ask(&reader, endless).status, 422);
     assert_eq!(ask(&other, "SELECT 1").json()["rows"], json!([[1]]));
     std::thread::scope(|scope| {
-        let asked: Vec<_> = (0..20).map(|_| scope.spawn(|| ask(&reader, endless))).collect();
-        let replies: Vec<_> = asked.into_iter().map(|asked| asked.join().unwrap()).collect();
+        let requested: Vec<_> = (0..20).map(|_| scope.spawn(|| ask(&reader, endless))).collect();
+        let replies: Vec<_> =
+            requested.into_iter().map(|requested| requested.join().unwrap()).collect();
         let refused = replies.iter().filter(|reply| reply.status == 503);
         for reply in refused.clone() {
             reply.check(503, "too many queries");

@@ -27,7 +27,7 @@ fn rows(answer: &Value) -> Vec<String> {
 /// 30 objects of which eight bytes are changed, and 10 that are deleted: an answer is right, or says that it is partial, and
 /// in the end all is as it was.
 #[test]
-fn damaged_results_are_left_out_told_and_made_again() {
+fn damaged_results_are_left_out_reported_and_made_again() {
     let place = Place::new();
     let server = place.start("[query]\nrows = 100000");
     let (reader, host) = (server.token("read"), server.enroll("kvm1"));
@@ -74,13 +74,13 @@ fn damaged_results_are_left_out_told_and_made_again() {
         let reply = ask(&server, &reader, &table);
         assert_eq!(reply.status, 200, "{object}: {reply:?}");
         let answer = reply.json();
-        let is_told = answer["partial"] != json!([]);
+        let is_reported = answer["partial"] != json!([]);
         assert!(
-            is_told || rows(&answer) == expected[table.as_str()],
+            is_reported || rows(&answer) == expected[table.as_str()],
             "{object}: {}",
             answer["partial"]
         );
-        partial += usize::from(is_told);
+        partial += usize::from(is_reported);
     }
     // What was read before, or is read again by then, is whole.
     assert!(5 < partial, "only {partial} of 40 answers were partial");
@@ -93,7 +93,7 @@ fn damaged_results_are_left_out_told_and_made_again() {
 
 /// Without its window a damaged object stays what it is: answers say so, and never blame who asks.
 #[test]
-fn what_cannot_be_made_again_is_told() {
+fn lost_results_are_reported() {
     let place = Place::new();
     let server = place.start("");
     let (reader, host) = (server.token("read"), server.enroll("kvm1"));

@@ -207,7 +207,7 @@ fn prometheus_scrapes_what_vms_and_hosts_do() {
     assert!(1.0 < steal[0].1, "{steal:?}");
     wait_until("both scrapes", || query(&prometheus, "up{job=~\"vmscope.*\"} == 1").len() == 2);
 
-    // Nobody reads it without a token, on this machine either.
+    // Nothing reads it without a token, on this machine either.
     server.get("/v1/metrics", "").check(401, "token is needed");
     server.get("/v1/metrics", &server.token("agent")).check(403, "role");
 }

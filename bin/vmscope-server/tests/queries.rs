@@ -8,7 +8,7 @@ use common::{Place, wait_until, window};
 use serde_json::json;
 
 #[test]
-fn what_came_in_can_be_asked_for() {
+fn received_windows_can_be_queried() {
     let place = Place::new();
     let server = place.start("[query]\nrows = 5");
     let (reader, agent) = (server.token("read"), server.token("agent"));
@@ -94,7 +94,7 @@ fn seconds_and_the_fleets_sums_are_those_of_the_results() {
         let cells = rows.iter().flat_map(|row| row["cells"].as_array().unwrap());
         let ns: u64 = cells.map(|cell| cell[1].as_u64().unwrap()).sum();
         assert_eq!(Some(ns), vm[3].as_u64());
-        assert_eq!(server.get(&format!("{path}?vm=nobody"), &reader).json()["rows"], json!([]));
+        assert_eq!(server.get(&format!("{path}?vm=absent"), &reader).json()["rows"], json!([]));
         server.get(&format!("{path}?vm=a"), &agent).check(403, "role");
         server.get(&path, &reader).check(400, "vm");
     }

@@ -239,7 +239,7 @@ fn more_than_there_is_room_for_come_again() {
     place.wait_for_results(5);
 }
 
-/// Ends when it is told to.
+/// Ends when it is ordered to.
 struct WaitFor(std::sync::mpsc::Receiver<()>);
 
 impl Read for WaitFor {
@@ -467,7 +467,7 @@ fn windows_are_analysed_by_hand() {
     assert_eq!(said, format!("{id} known\n{other} known"));
     assert!(fs::read(&results[0]).unwrap() == first, "the same window gives the same bytes");
 
-    // One that can't be analysed is set aside, and is nobody's work any more.
+    // One that can't be analysed is set aside, and no worker takes it any more.
     let raw = place.store().join(both[0]);
     fs::remove_file(&results[0]).unwrap();
     fs::remove_file(&raw).unwrap();
@@ -480,7 +480,7 @@ fn windows_are_analysed_by_hand() {
 
 /// Its journal may go away before it does.
 #[test]
-fn it_stops_though_nobody_reads_what_it_says() {
+fn it_stops_without_a_reader_of_its_output() {
     let place = Place::new();
     let mut child = Command::new(env!("CARGO_BIN_EXE_vmscope-server"))
         .arg("--config")

@@ -1,4 +1,4 @@
-//! What hostile files cost whoever reads them with `vmscope`: at most 1 GiB of memory and 30 s of CPU time, an exit code and
+//! What hostile files cost a reader with `vmscope`: at most 1 GiB of memory and 30 s of CPU time, an exit code and
 //! no signal. Small files that claim to be large, and mutants of honest ones: `make mutants [COUNT=100000]`.
 
 #![allow(clippy::unwrap_used)]

@@ -152,9 +152,9 @@ fn errors() {
     check_error(
         &recording,
         &out,
-        &with(["--process", "nobody"]),
+        &with(["--process", "absent"]),
         1,
-        "no sample of process \"nobody\"",
+        "no sample of process \"absent\"",
     );
     check_error(&recording, &out, &with(["-o", "no/such/dir/a.html"]), 1, "no/such/dir/a.html");
     let perfetto = ["--format", "perfetto"];

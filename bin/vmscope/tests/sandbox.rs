@@ -49,7 +49,7 @@ fn guest_that_answers(path: &Path, content: Vec<u8>) -> Channel {
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
         while let Ok((stream, _)) = listener.accept() {
-            // Whoever asked may hang up.
+            // The process that queried may hang up.
             let _ = answer_all(stream, &content);
         }
     });
@@ -78,7 +78,7 @@ fn greeted(channel: &Channel, child: &GuestChild) -> Result<(), String> {
     Session::open(channel, &limits, child.clone()).map(drop).map_err(|error| error.to_string())
 }
 
-/// Each guest's answers are read by its own child, which has no privileges, and costs nobody else's.
+/// Each guest's answers are read by its own child, which has no privileges, and costs no other guest.
 #[test]
 fn a_child_reads_a_guests_answers() {
     let folder = tempfile::tempdir().unwrap();
@@ -122,7 +122,7 @@ fn a_guests_child_that_ends_has_a_successor() {
     let process = i32::try_from(child.process().unwrap()).unwrap();
     let process = rustix::process::Pid::from_raw(process).unwrap();
     if rustix::process::kill_process(process, rustix::process::Signal::KILL).is_err() {
-        return skip::skip("nobody but root can send a child a signal");
+        return skip::skip("only root can send a child a signal");
     }
     let reason = "the process that parsed it was stopped by SIGKILL".to_owned();
     assert_eq!(child.read(answer.clone()), Err(AnswerError::Unread(reason)));

@@ -19,7 +19,7 @@ use split::drawn::{self, Drawing};
 use world::{MS, START};
 
 /// cpu0, a character is a millisecond. On it: `a` `b` functions and `k` the kernel of vm1's process compute (40), `c`
-/// a function of its process compute (42), `V` that one's I/O in the VMM; `x` vm2; `p` postgres, `i` nobody.
+/// a function of its process compute (42), `V` that one's I/O in the VMM; `x` vm2; `p` postgres, `i` idle.
 const CPU0: &str = "aaaaaaaaaaaaaaaaaaaappppppppppaaaaaaaaaaxxxxxxxxxxxxxxxkaabbpccccVVcccccciiiiiiicViiiicccciiiiiicccc";
 /// vm1's vCPU: `.` waits for the CPU (throttled or not), `-` halted; else on it, or asleep in the VMM.
 const VM1: &str = "                    ..........          ...............     .            -------           ......    ";

@@ -159,7 +159,7 @@ fn what_goes_on_after_an_interrupt_is_named() {
     signal(&child, "-INT");
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    let (_, left) = said.split_once("still run, though it was asked to end: sleep (").unwrap();
+    let (_, left) = said.split_once("still run, though it got SIGTERM: sleep (").unwrap();
     let (sleep, _) = left.split_once(')').unwrap();
     assert!(Command::new("kill").arg(sleep).status().unwrap().success(), "{said}");
     assert_eq!(output.status.code(), Some(130), "{said}");
@@ -273,7 +273,7 @@ fn a_killed_recorder_leaves_what_it_has() {
     let report = bench.report(&["t"]);
     assert_eq!(report["trace"]["complete"], false);
     assert!(0 < ns(&report["machine"]["events"]), "{report}");
-    // Nobody ends the command of a recorder that was killed.
+    // Nothing ends the command of a recorder that was killed.
     let sleep = ns(&report["command"]["pid"]).to_string();
     assert!(Command::new("kill").arg(&sleep).status().unwrap().success());
 }

@@ -103,7 +103,7 @@ mod test {
     }
 
     #[test]
-    fn a_longer_period_that_was_asked_for_stays() {
+    fn a_longer_configured_period_stays() {
         let mut budget = Budget::new(50_000_000);
         let second = Duration::from_secs(1);
         for _ in 0..10 {

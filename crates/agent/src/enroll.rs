@@ -38,10 +38,10 @@ pub enum EnrollError {
     /// No SHA-256.
     #[error("the fingerprint must have 64 hexadecimal digits")]
     Fingerprint,
-    /// Another server answers, or somebody between.
+    /// Another server answers, or a machine between.
     #[error(
         "the server's certificate authority has the fingerprint {found}, not the one given: this is another \
-         server, or somebody intercepts the connection"
+         server, or a machine between intercepts the connection"
     )]
     OtherServer {
         /// What it has.
@@ -84,7 +84,7 @@ pub fn enroll(enrollment: &Enrollment) -> Result<(), EnrollError> {
     let Enrollment { server: url, token, fingerprint, host, state } = enrollment;
     let host: HostName = host.parse()?;
     let (server, authority) = trusted(url, fingerprint)?;
-    // First: a host is enrolled once, and whoever may not write here must not use that up.
+    // First: a host is enrolled once, and a caller that may not write here must not use that up.
     let state = State::create(state)?;
     let host_token = ask_host_token(&server, url, token, &host)?;
     state::write(&state.authority(), &authority)?;

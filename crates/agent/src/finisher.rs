@@ -1,4 +1,4 @@
-//! Turns sampled windows into files, one after the other, when nobody else wants the CPU.
+//! Turns sampled windows into files, one after the other, when nothing else needs the CPU.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -61,8 +61,8 @@ impl FinishError {
 }
 
 impl Finisher {
-    /// Finishes windows until there won't be another one; before that what a killed agent left. A window for which somebody
-    /// waits, the next one or the agent's end, is finished like any work: see `own::hurry`.
+    /// Finishes windows until there won't be another one; before that what a killed agent left. A window for which a
+    /// sender waits, the next one or the agent's end, is finished like any work: see `own::hurry`.
     pub(crate) fn run(&mut self, queue: &Queue<Unfinished>) {
         self.naming.start_reader();
         own::be_idle();

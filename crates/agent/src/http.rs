@@ -10,14 +10,14 @@ use ureq::{Agent, Body, RequestBuilder, SendBody};
 
 /// Longest answer that is read.
 const MAX_ANSWER_BYTES: u64 = 64 << 10;
-/// The same of a table that a user asked for.
+/// The same for a user's table.
 const MAX_TABLE_BYTES: u64 = 256 << 20;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// For everything but a window's bytes and what a user asked for.
+/// For everything but a window's bytes and users' queries.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-/// For what a user asked for: a server may give a query an hour.
-const ASKED_LIMIT: Duration = Duration::from_secs(3600 + 60);
+/// For users' queries: a server may give one an hour.
+const REQUEST_LIMIT: Duration = Duration::from_secs(3600 + 60);
 /// For a window's bytes.
 const SEND_LIMIT: Duration = Duration::from_secs(600);
 
@@ -88,7 +88,7 @@ impl Server {
         parameters: &[(&str, &str)],
         token: &str,
     ) -> Result<Answer, HttpError> {
-        answer(self.asked(path, parameters, token)?, MAX_TABLE_BYTES)
+        answer(self.requested(path, parameters, token)?, MAX_TABLE_BYTES)
     }
 
     /// The same with a question in JSON.
@@ -117,14 +117,14 @@ impl Server {
         token: &str,
         max_bytes: u64,
     ) -> Result<Result<impl Read + use<>, Answer>, HttpError> {
-        let response = self.asked(path, &[], token)?;
+        let response = self.requested(path, &[], token)?;
         if response.status() != 200 {
             return answer(response, MAX_ANSWER_BYTES).map(Err);
         }
         Ok(Ok(response.into_body().into_with_config().limit(max_bytes).reader()))
     }
 
-    fn asked(
+    fn requested(
         &self,
         path: &str,
         parameters: &[(&str, &str)],
@@ -158,7 +158,7 @@ impl Server {
 
 /// Waits for as long as a query may take.
 fn patient<Any>(request: RequestBuilder<Any>) -> RequestBuilder<Any> {
-    let limit = Some(ASKED_LIMIT);
+    let limit = Some(REQUEST_LIMIT);
     request.config().timeout_recv_response(limit).timeout_recv_body(limit).build()
 }
 

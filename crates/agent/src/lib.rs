@@ -9,7 +9,7 @@
 //!  metrics thread     what all of them count, for Prometheus
 //! ```
 //!
-//! Design constraints: sampling waits for nobody, neither for the disk's spool nor for the network. All queues and folders
+//! Design constraints: sampling never waits for the disk's spool or the network. All queues and folders
 //! are bounded; what finds no room is counted. What lies in the spool survives a killed agent and a machine without power.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -46,7 +46,7 @@ pub use user::{User, login};
 pub mod fuzzing {
     use crate::http::{Answer, certificates, is_about_clocks, reason};
 
-    /// What is read of a server's answer, whatever it was asked.
+    /// What is read of a server's answer, to any request.
     pub fn server_said(text: &str) {
         let answer = Answer { status: 200, text: text.to_owned(), retry_after: None };
         assert!(reason(&answer).chars().all(|c| !c.is_control()));

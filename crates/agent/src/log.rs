@@ -9,7 +9,7 @@ pub(crate) fn line(text: &str) {
         .chars()
         .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
         .collect();
-    // Whoever reads it may have gone: that must not end a thread.
+    // The reader may have gone: that must not end a thread.
     drop(writeln!(std::io::stderr(), "vmscope agent: {safe}"));
 }
 

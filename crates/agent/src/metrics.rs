@@ -170,7 +170,7 @@ pub(crate) fn serve(address: SocketAddr, metrics: Arc<Metrics>) -> std::io::Resu
     let serve = move || {
         for stream in listener.incoming() {
             match stream {
-                // Whoever asked may be gone.
+                // The process that queried may be gone.
                 Ok(stream) => drop(answer(stream, &metrics)),
                 // No descriptors are left: there may be some a moment later.
                 Err(_) => std::thread::sleep(Duration::from_millis(100)),

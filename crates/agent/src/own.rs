@@ -67,7 +67,7 @@ pub(crate) fn open_files() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64)
 }
 
-/// This thread, and those it starts, run when nobody else wants to, and their reads and writes come last.
+/// This thread, and those it starts, run when nothing else does, and their reads and writes come last.
 pub(crate) fn be_idle() {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: the pointer is valid for a `sched_param`; 0 is the calling thread.
@@ -76,7 +76,7 @@ pub(crate) fn be_idle() {
     set_io_priority(0, IOPRIO_CLASS_IDLE);
 }
 
-/// All threads of this process are like others again: somebody waits for them.
+/// All threads of this process are like others again: a guest or a user waits for them.
 pub(crate) fn hurry() {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<libc::pid_t>().ok());

@@ -13,7 +13,7 @@ pub(crate) struct Queue<T> {
 #[derive(Debug)]
 struct State<T> {
     waiting: VecDeque<T>,
-    /// One was taken, and the next one not asked for.
+    /// One was taken, and the next one not requested yet.
     is_at_work: bool,
     is_closed: bool,
 }
@@ -45,13 +45,13 @@ impl<T> Queue<T> {
         state.waiting.pop_front()
     }
 
-    /// Nobody adds any more.
+    /// No producer is left.
     pub(crate) fn close(&self) {
         self.state().is_closed = true;
         self.changed.notify_all();
     }
 
-    /// Whether nobody adds any more.
+    /// Whether no producer is left.
     pub(crate) fn is_closed(&self) -> bool {
         self.state().is_closed
     }

@@ -26,9 +26,9 @@ use crate::http::{Answer, HttpError, Server, certificates, reason};
 use crate::sender::{Outcome, outcome};
 use crate::state::{self, StateError};
 
-/// A killed server is back soon: nobody waits for long, unless it says so.
+/// A killed server is back soon: waits are short, unless it says otherwise.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// How often what was sent so far is told.
+/// How often what was sent so far is reported.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 const MOMENT: Duration = Duration::from_millis(50);
 /// Reasons of refused windows that are kept.
@@ -132,11 +132,11 @@ impl Replay {
             let most = run.hosts.len().saturating_mul(2).max(1);
             let threads: Vec<_> =
                 (0..self.connections.clamp(1, most)).map(|_| scope.spawn(sender)).collect();
-            let mut told = Instant::now();
+            let mut reported = Instant::now();
             while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
                 std::thread::sleep(MOMENT);
-                if TELL_EVERY < told.elapsed() {
-                    told = Instant::now();
+                if TELL_EVERY < reported.elapsed() {
+                    reported = Instant::now();
                     tell(&Replayed { took: began.elapsed(), ..lock(&replayed).clone() });
                 }
             }
@@ -310,7 +310,7 @@ impl<F: Fn() -> bool> Sender<'_, F> {
             let window = template.window(host, boot, begins);
             let window = window.map_err(|error| EnrollError::State(error.to_string()))?;
             let (bytes, began) = (window.bytes, Instant::now());
-            let asked = match server.put(&path, token, bytes, window.content) {
+            let requested = match server.put(&path, token, bytes, window.content) {
                 Err(_) => {
                     lock(sum).unanswered += 1;
                     None
@@ -319,9 +319,9 @@ impl<F: Fn() -> bool> Sender<'_, F> {
                     Outcome::Later(_) if matches!(answer.status, 401 | 403 | 404) => {
                         return Err(crate::enroll::refused(&self.replay.server, &answer));
                     }
-                    Outcome::Later(asked) | Outcome::OtherClock(asked) => {
+                    Outcome::Later(requested) | Outcome::OtherClock(requested) => {
                         lock(sum).put_off += 1;
-                        asked
+                        requested
                     }
                     Outcome::Refused => {
                         lock(sum).refuse(&answer);
@@ -335,8 +335,8 @@ impl<F: Fn() -> bool> Sender<'_, F> {
                 },
             };
             failures = failures.saturating_add(1);
-            let wait = delay(failures, random(), asked);
-            let most = asked.map_or(LONGEST_WAIT, |asked| asked.saturating_mul(2));
+            let wait = delay(failures, random(), requested);
+            let most = requested.map_or(LONGEST_WAIT, |requested| requested.saturating_mul(2));
             self.sleep_until(Instant::now() + wait.min(most));
         }
         Ok(())
@@ -353,7 +353,7 @@ impl<F: Fn() -> bool> Sender<'_, F> {
 
     fn acknowledge(&self, id: &WindowId) -> Result<(), EnrollError> {
         let Some(mut file) = self.run.acknowledged.as_ref() else { return Ok(()) };
-        // At once and in one piece: whoever kills this program looks at it.
+        // At once and in one piece: a test that kills this program reads it.
         let written = file.write_all(format!("{id}\n").as_bytes());
         written.map_err(|error| EnrollError::State(error.to_string()))
     }

@@ -33,11 +33,11 @@ use crate::sender::{Bell, Sender};
 use crate::spool::Spool;
 use crate::state::{State, StateError};
 
-/// What the spool gives when the disk is full and nobody knows how much is needed.
+/// What the spool gives when the disk is full and the need is unknown.
 const FULL_DISK_BYTES: u64 = 32 << 20;
 /// Longer than clocks differ by when nothing happened.
 const SUSPENDED: Duration = Duration::from_secs(1);
-/// Guests are waited for before sampling begins, so long at most: one that never answers keeps nobody waiting.
+/// Guests are waited for before sampling begins, so long at most: one that never answers delays no window.
 const START_WAIT: Duration = Duration::from_secs(30);
 
 /// Why the agent ended.
@@ -108,7 +108,7 @@ pub fn run(config: &Path, windows: Windows, version: &str) -> Result<(), RunErro
         Err(RunError::Collect(CollectError::Interrupted)) => return Ok(()),
         begun => begun?,
     };
-    // Without systemd there is nobody to tell.
+    // Without systemd there is nothing to notify.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let ended = agent.work(&threads);
     let _ = sd_notify::notify(&[NotifyState::Stopping]);

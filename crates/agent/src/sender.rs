@@ -14,9 +14,9 @@ use crate::metrics::Metrics;
 use crate::spool::{Contents, Spool, Spooled};
 use crate::state::{self, State, StateError};
 
-/// Bytes of refused windows that are kept, for whoever wants to know why.
+/// Bytes of refused windows that are kept, to find out why.
 const REFUSED_BYTES: u64 = 64 << 20;
-/// To look at the spool though nobody rang.
+/// To look at the spool without a notification.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// A window is put off for so long at most.
 const LONGEST_PUT_OFF: Duration = Duration::from_secs(3600);
@@ -184,10 +184,10 @@ impl Sender {
                     failures = 0;
                 }
                 Ok(()) => {}
-                Err((error, asked)) => {
+                Err((error, requested)) => {
                     failures = failures.saturating_add(1);
                     self.metrics.send_failures.add(1);
-                    let wait = delay(failures, random(), asked);
+                    let wait = delay(failures, random(), requested);
                     if failures.is_power_of_two() {
                         let text = chain(&error);
                         let url = self.url().unwrap_or_default();
@@ -276,17 +276,17 @@ impl Sender {
                 self.refused.make_room(REFUSED_BYTES).map_err(failed)?;
                 self.metrics.windows_refused.add(1);
             }
-            Outcome::OtherClock(asked) => {
+            Outcome::OtherClock(requested) => {
                 if known.put_off.is_empty() {
                     let name = format!("{}-{}", window.boot, window.start);
                     line(&format!("window {name} is sent again later: {}", reason(&answer)));
                 }
-                let wait = asked.unwrap_or(LOOK_EVERY).min(LONGEST_PUT_OFF);
+                let wait = requested.unwrap_or(LOOK_EVERY).min(LONGEST_PUT_OFF);
                 known.put_off(window, wait);
             }
-            Outcome::Later(asked) => {
+            Outcome::Later(requested) => {
                 let (status, reason) = (answer.status, reason(&answer));
-                return Err((SendError::Answer { status, reason }, asked));
+                return Err((SendError::Answer { status, reason }, requested));
             }
         }
         Ok(())

@@ -20,7 +20,7 @@ use crate::{EnrollError, Enrollment, enroll};
 
 /// What a request was: its first line, its headers, and the length of its body.
 #[derive(Debug)]
-struct Asked {
+struct Request {
     line: String,
     head: String,
     body: Vec<u8>,
@@ -31,10 +31,10 @@ struct Server {
     url: String,
     fingerprint: String,
     authority: String,
-    asked: Receiver<Asked>,
+    requested: Receiver<Request>,
 }
 
-/// Answers one request after the other: (status line, headers, body). Asked for `/v1/ca` it gives its authority.
+/// Answers one request after the other: (status line, headers, body). Queried for `/v1/ca` it gives its authority.
 fn serve(answers: Vec<(&'static str, &'static str, &'static str)>) -> Server {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -56,7 +56,7 @@ fn serve(answers: Vec<(&'static str, &'static str, &'static str)>) -> Server {
         .unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
-    let (sender, asked) = channel();
+    let (sender, requested) = channel();
     let pem = authority.pem();
     let fingerprint: String =
         Sha256::digest(authority.der()).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -84,10 +84,10 @@ fn serve(answers: Vec<(&'static str, &'static str, &'static str)>) -> Server {
             }
         }
     });
-    Server { url, fingerprint, authority: pem, asked }
+    Server { url, fingerprint, authority: pem, requested }
 }
 
-fn read_request(stream: &mut impl Read) -> Option<Asked> {
+fn read_request(stream: &mut impl Read) -> Option<Request> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -99,7 +99,7 @@ fn read_request(stream: &mut impl Read) -> Option<Asked> {
     let mut body = vec![0; length.map_or(0, |length| length.trim().parse().unwrap())];
     stream.read_exact(&mut body).ok()?;
     let line = head.lines().next().unwrap().replace("get", "GET").replace("put", "PUT");
-    Some(Asked { line, head, body })
+    Some(Request { line, head, body })
 }
 
 fn enrollment(server: &Server, state: &Path) -> Enrollment {
@@ -115,7 +115,7 @@ fn enrollment(server: &Server, state: &Path) -> Enrollment {
 const TOKEN: &str = "{\"host_token\": \"0123456789abcdef0123456789abcdef\"}";
 
 #[test]
-fn a_host_is_enrolled_once_by_the_server_it_was_told() {
+fn a_host_is_enrolled_once_by_the_named_server() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(vec![
         ("409 Conflict", "", "{\"error\": \"kvm1 is enrolled already\"}"),
@@ -124,8 +124,8 @@ fn a_host_is_enrolled_once_by_the_server_it_was_told() {
     let right = enrollment(&server, folder.path());
     let other = Enrollment { fingerprint: "0".repeat(64), ..right.clone() };
     assert!(matches!(enroll(&other), Err(EnrollError::OtherServer { .. })));
-    assert!(server.asked.recv().unwrap().line.starts_with("GET /v1/ca "));
-    assert!(server.asked.try_recv().is_err(), "the token went nowhere");
+    assert!(server.requested.recv().unwrap().line.starts_with("GET /v1/ca "));
+    assert!(server.requested.try_recv().is_err(), "the token went nowhere");
     let refused = enroll(&right).unwrap_err().to_string();
     assert!(refused.contains("(409): kvm1 is enrolled already"), "{refused}");
     enroll(&right).unwrap();
@@ -180,7 +180,7 @@ fn windows_are_removed_when_the_server_has_them() {
     ]);
     let sender = sender(&server, folder.path(), 3);
     let thread = start(&sender);
-    let first = server.asked.recv().unwrap();
+    let first = server.requested.recv().unwrap();
     assert!(first.head.contains("authorization: bearer secret"));
     assert!(
         first.line.contains(&format!("/v1/windows/{}/{:020}", "0a".repeat(16), 2)),
@@ -219,9 +219,12 @@ fn windows_of_the_future_are_sent_when_their_time_has_come() {
         sender.bell.ring();
         sender.spool.contents().unwrap().0.is_empty()
     });
-    let asked: Vec<_> = server.asked.try_iter().map(|asked| asked.line).collect();
+    let requested: Vec<_> = server.requested.try_iter().map(|requested| requested.line).collect();
     let starts = [2, 1, 0, 2].map(|start| format!("{start:020} "));
-    assert!(asked.iter().zip(&starts).all(|(line, start)| line.contains(start)), "{asked:?}");
+    assert!(
+        requested.iter().zip(&starts).all(|(line, start)| line.contains(start)),
+        "{requested:?}"
+    );
     sender.bell.end();
     thread.join().unwrap();
 }
@@ -241,10 +244,13 @@ fn a_window_that_cannot_be_taken_is_put_off_when_others_are() {
     wait_until("the others are sent", || sender.metrics.windows_sent.get() == 2);
     wait_until("one waits", || sender.metrics.put_off.get() == 1);
     assert_eq!(sender.metrics.send_failures.get(), 1);
-    let asked: Vec<_> = server.asked.try_iter().map(|asked| asked.line).collect();
+    let requested: Vec<_> = server.requested.try_iter().map(|requested| requested.line).collect();
     let starts = [2, 1, 2, 0].map(|start| format!("{start:020} "));
-    assert_eq!(asked.len(), starts.len());
-    assert!(asked.iter().zip(&starts).all(|(line, start)| line.contains(start)), "{asked:?}");
+    assert_eq!(requested.len(), starts.len());
+    assert!(
+        requested.iter().zip(&starts).all(|(line, start)| line.contains(start)),
+        "{requested:?}"
+    );
     sender.bell.end();
     thread.join().unwrap();
 }
@@ -258,7 +264,7 @@ fn a_server_of_another_authority_gets_nothing() {
     let thread = start(&sender);
     wait_until("it fails", || sender.metrics.send_failures.get() == 1);
     assert_eq!(sender.spool.contents().unwrap().0.len(), 1);
-    assert!(server.asked.try_recv().is_err());
+    assert!(server.requested.try_recv().is_err());
     sender.bell.end();
     thread.join().unwrap();
 }

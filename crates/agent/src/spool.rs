@@ -3,7 +3,7 @@
 //! A window's file is named by its boot and its start, as the server knows it: `BOOT-START.window`. It gets its name when all
 //! of it is on disk. So whatever ends the agent leaves whole files, and those without their name, which are removed.
 //!
-//! The oldest is the one of the earliest boot with the least start. No wall clock is asked: it may have jumped.
+//! The oldest is the one of the earliest boot with the least start. No wall clock is read: it may have jumped.
 
 use std::fs;
 use std::path::{Path, PathBuf};

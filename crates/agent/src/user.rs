@@ -20,7 +20,7 @@ const SERVER: &str = "server";
 const AUTHORITY: &str = "ca.pem";
 const TOKEN: &str = "token";
 
-/// Somebody with a token.
+/// A user with a token.
 #[derive(Debug)]
 pub struct User {
     server: Server,
@@ -46,7 +46,7 @@ pub fn login(url: &str, fingerprint: &str, token: &str, folder: &Path) -> Result
 }
 
 impl User {
-    /// Who logged in with this folder; `None`: nobody did.
+    /// Who logged in with this folder; `None`: no login.
     ///
     /// # Errors
     /// When it can't be read.
@@ -122,7 +122,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn a_damaged_login_is_told() {
+    fn a_damaged_login_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         assert!(User::open(dir.path()).unwrap().is_none());
         for (name, text) in [(SERVER, "https://a"), (AUTHORITY, "x"), (TOKEN, "t")] {

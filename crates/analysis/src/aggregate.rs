@@ -265,7 +265,7 @@ impl<'r> Aggregator<'r> {
         }
     }
 
-    /// What the selected VMs have on the nodes; nothing if that is not asked for.
+    /// What the selected VMs have on the nodes; nothing if that is not requested.
     fn vm_nodes(&self, namer: &Namer) -> Vec<VmNodes> {
         let selection = &self.query.selection;
         let Some(nodes) = self.nodes.as_ref().filter(|_| selection.view() != View::Native) else {

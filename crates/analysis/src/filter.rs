@@ -21,7 +21,7 @@ pub(crate) struct Filter<'r> {
 pub(crate) struct LeftOut {
     /// Native view: a guest was interrupted.
     pub(crate) guest: u64,
-    /// One vCPU asked for: a guest was interrupted on a vCPU that was not known yet.
+    /// One vCPU requested: a guest was interrupted on a vCPU that was not known yet.
     pub(crate) unknown_vcpu: u64,
 }
 
@@ -34,7 +34,7 @@ impl<'r> Filter<'r> {
         self.counts
     }
 
-    /// Where the view puts the sample; `None` when it is not looked at. The process is not asked:
+    /// Where the view puts the sample; `None` when it is not looked at. The process is not queried:
     /// see `admits_process`.
     pub(crate) fn locate(&mut self, sample: &Sample) -> Option<Located> {
         let located = self.resolver.locate(sample);
@@ -58,7 +58,7 @@ impl<'r> Filter<'r> {
         }
     }
 
-    /// Whether the process is one that was asked for.
+    /// Whether the process is one that was requested.
     pub(crate) fn admits_process(&mut self, process: ProcessRef) -> bool {
         let Some(filter) = self.selection.process() else {
             return true;

@@ -40,14 +40,14 @@ struct Spent {
     not_guest_ns: BTreeMap<Side, u64>,
     /// How long its vCPUs were there, one after the other.
     length_ns: u64,
-    /// How much of that the axis tells of: more than the length if nobody knows when which of them was there.
+    /// How much of that the axis tells of: more than the length if their times are unknown.
     told_ns: u64,
     seen: u64,
 }
 
 impl<'r> GuestTime<'r> {
     /// `None` where there is no whole vCPU to account for: in other views, and for one process
-    /// (nobody knows whose the missing samples would have been).
+    /// (the owners of the missing samples are unknown).
     pub(crate) fn of(
         tables: &'r Tables,
         header: &'r Header,
@@ -84,7 +84,7 @@ impl<'r> GuestTime<'r> {
             return BTreeMap::new();
         };
         let period_ns = self.header.period_ns.max(1);
-        // Nobody knows which vCPU these were on.
+        // The vCPU of these is unknown.
         let mut seen_unknown = self.seen_unknown_vcpu;
         let mut unseen = BTreeMap::new();
         for (number, spent) in self.spent(vm, selection.vcpu(), axis) {
@@ -191,7 +191,7 @@ impl Spent {
     }
 }
 
-/// `n` samples in proportion to the weights; with no weight at all nobody knows.
+/// `n` samples in proportion to the weights; with no weight at all the owner is unknown.
 fn shared_or_unknown(n: u64, weights: &BTreeMap<Side, u64>) -> Unseen {
     let shared = shared_out(n, weights);
     if shared.is_empty() { Unseen::from([(Side::Unknown, n)]) } else { shared }
@@ -401,7 +401,7 @@ mod test {
             "aaaaabbbbb",
             ["0: [ steal ] (on vcpu1) 5", "1: [ steal ] (on vcpu0) 5"],
         );
-        // Another VM's vCPU, a thread, nobody (it was about to get the CPU), and what no sample tells.
+        // Another VM's vCPU, a thread, none (it was about to get the CPU), and what no sample tells.
         check(
             ["GGPPPPPPPPPPPPPPPPPP", HALTED],
             "aaccccqqqqiibbbb",

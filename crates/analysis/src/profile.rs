@@ -9,11 +9,11 @@ use crate::{Query, Unsampled, VmNodes};
 /// Who used the time. The rows, with `other`, add up to `total`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
-    /// What was asked.
+    /// What was queried.
     pub query: Query,
-    /// The VM's name, when one was asked for.
+    /// The VM's name, when one was requested.
     pub vm: Option<String>,
-    /// What it was asked of.
+    /// What it was queried of.
     pub header: Header,
     /// The recording's VMs.
     pub vms: Vec<VmSummary>,
@@ -73,7 +73,7 @@ pub struct Shares {
     pub paused: u64,
     /// They ran, and no sample says what.
     pub not_sampled: u64,
-    /// Nobody knows what they did, or they ran at a privilege level that is not known.
+    /// Their code is unknown, or they ran at a privilege level that is not known.
     pub unknown: u64,
 }
 
@@ -162,7 +162,7 @@ pub enum Side {
     Paused,
     /// A guest's: it ran, and no sample says what.
     NotSampled,
-    /// A guest's: nobody knows what it did.
+    /// A guest's, whose code is unknown.
     Unknown,
 }
 

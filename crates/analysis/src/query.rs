@@ -64,13 +64,13 @@ pub struct ProcessFilter {
 /// A selection that does not fit the recording.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SelectError {
-    /// A VM is asked for and there is none at all.
+    /// A VM is requested, and the recording has none.
     #[error("this recording has no VM: use --view unified or host")]
     NoVms,
     /// No VM of that name.
     #[error("no VM named {name:?} in this recording; it has: {known}")]
     UnknownVm {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// Those there are.
         known: String,
@@ -86,7 +86,7 @@ pub enum SelectError {
     UnknownVcpu {
         /// The VM.
         vm: String,
-        /// The number asked for.
+        /// The requested number.
         vcpu: u32,
         /// Those there are.
         known: String,
@@ -142,7 +142,7 @@ impl Selection {
     /// The guest view, and a vCPU number, need a VM; when the recording has exactly one, that is it.
     ///
     /// # Errors
-    /// What is asked for is not in the recording; the error names what is.
+    /// What is queried for is not in the recording; the error names what is.
     pub fn new(
         tables: &Tables,
         view: View,
@@ -193,7 +193,7 @@ impl ProcessFilter {
         Self { text: text.to_owned(), pid: text.parse().ok() }
     }
 
-    /// What was asked for.
+    /// The request.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// `n` in proportion to the weights, by largest remainder; nobody gets anything if all weights are 0.
+/// `n` in proportion to the weights, by largest remainder; all get 0 if all weights are 0.
 pub(crate) fn shared_out<K: Ord + Copy>(n: u64, weights: &BTreeMap<K, u64>) -> BTreeMap<K, u64> {
     let total: u128 = weights.values().map(|weight| u128::from(*weight)).sum();
     if total == 0 {

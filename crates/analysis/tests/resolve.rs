@@ -36,7 +36,7 @@ fn check_thread(sample: &str, expected: &str) {
 }
 
 #[test]
-fn a_reused_cr3_is_told_apart_by_time() {
+fn a_reused_cr3_is_distinguished_by_time() {
     let tables = world::tables();
     check(&tables, "0 10 1 guest 0 user a000 f0 400010", "compute/40 compute_a");
     check(&tables, "0 59 1 guest 0 user a000 f0 400010", "compute/40 compute_a");
@@ -93,7 +93,7 @@ fn kernel_thread(name: &str, stack: u32, start: u64, end: u64) -> Image {
 }
 
 #[test]
-fn a_kernel_thread_is_told_by_its_stack() {
+fn a_kernel_thread_is_known_by_its_stack() {
     let mut tables = world::tables();
     tables.images.push(kernel_thread("[ksoftirqd/0]", 24, 0, 50));
     tables.images.push(kernel_thread("[kworker/0:1]", 24, 60, 100));
@@ -108,7 +108,7 @@ fn a_kernel_thread_is_told_by_its_stack() {
     check(10, 24, "-", "[ksoftirqd/0]/12");
     check(10, 25, "a000", "compute/40");
     check(70, 24, "a000", "[kworker/0:1]/12");
-    // Between the two the stack was somebody else's: only the clocks' error (2 ms) is let pass.
+    // Between the two the stack was another task's: only the clocks' error (2 ms) is let pass.
     check(51, 24, "a000", "[ksoftirqd/0]/12");
     check(53, 24, "a000", "compute/40");
     let labels = labels(&tables, "0 10 1 guest 0 kernel@24 a000 0 ffffffff9a000010", By::Thread);

@@ -1,6 +1,6 @@
 //! The compiled BPF programs (`bpf/*.bpf.c`), and the memory of the maps that they share with user space.
 //!
-//! Design constraints: one build script compiles all programs; whoever loads one takes its object from here. Must know
+//! Design constraints: one build script compiles all programs; a loader takes its object from here. Must know
 //! neither a BPF loader nor what the programs do.
 
 // The rings of the programs rely on x86's order of stores, `bpf/vmcb.bpf.h` on AMD's layout, and the trace on x86's

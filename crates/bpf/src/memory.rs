@@ -86,26 +86,27 @@ impl Mapped {
         self.word(offset).load(Ordering::Acquire)
     }
 
-    /// Bytes that the kernel has published and will not write again before it is told that it may.
+    /// Bytes that the kernel has published and will not write again until it is allowed to.
     ///
     /// # Panics
     /// If they do not lie inside.
     ///
     /// # Safety
-    /// Nobody may write the range while the slice lives: in a ring, it lies between tail and head, and the tail stays.
+    /// No writer may touch the range while the slice lives: in a ring, it lies between tail and head, and the tail
+    /// stays.
     #[must_use]
     pub unsafe fn published(&self, offset: usize, len: usize) -> &[u8] {
         assert!(offset + len <= self.len, "slots lie inside the mapping");
         // SAFETY: the assertion keeps the address inside the mapping.
         let start = unsafe { self.start.add(offset) };
-        // SAFETY: inside the mapping, and the caller guarantees that nobody writes there meanwhile.
+        // SAFETY: inside the mapping, and the caller guarantees that there is no writer meanwhile.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
 }
 
 // SAFETY: the mapping belongs to this value alone, and words are only accessed atomically.
 unsafe impl Send for Mapped {}
-// SAFETY: as above; who reads plain bytes promises that nobody writes them.
+// SAFETY: as above; a reader of plain bytes promises that there is no writer.
 unsafe impl Sync for Mapped {}
 
 impl Drop for Mapped {

@@ -116,8 +116,8 @@ impl Ring {
         debug_assert!(block < self.n_blocks, "a block of this ring");
         // SAFETY: inside of the mapping, which is as long as all blocks.
         let start = unsafe { self.memory.byte_add(block % self.n_blocks * BLOCK) };
-        // SAFETY: mapped as long as `self` is. Nobody writes to it: its state was `TO_USER`, and `take` hands it back after
-        // its last use. The state itself is never looked at through this.
+        // SAFETY: mapped as long as `self` is. It has no writer: its state was `TO_USER`, and `take` hands it back
+        // after its last use. The state itself is never looked at through this.
         unsafe { std::slice::from_raw_parts(start.cast().as_ptr(), BLOCK) }
     }
 }

@@ -17,8 +17,8 @@ fn talk() {
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let mut asked = [0; 18];
-        stream.read_exact(&mut asked).unwrap();
+        let mut requested = [0; 18];
+        stream.read_exact(&mut requested).unwrap();
         stream.write_all(RESPONSE).unwrap();
         stream.write_all(&[b'x'; 100_000]).unwrap();
     });

@@ -91,11 +91,11 @@ impl OpenRecording {
     /// A usage error when it has no such edges, or no time in the range; or it can't be read.
     pub fn open(source: &Source, range: TimeRange) -> anyhow::Result<Self> {
         let part = Part::open(&source.dir, range)?;
-        let asked = source.offcpu_source.map(OffCpuSource::from);
+        let requested = source.offcpu_source.map(OffCpuSource::from);
         let mut samples = SampleTimes::default();
         let resolver = Resolver::new(part.tables());
-        let axis = part.axis_seen(&resolver, asked, &mut |sample| samples.push(sample))?;
-        let edges = asked.unwrap_or(part.header().off_cpu_source);
+        let axis = part.axis_seen(&resolver, requested, &mut |sample| samples.push(sample))?;
+        let edges = requested.unwrap_or(part.header().off_cpu_source);
         Ok(Self { part, axis, samples, edges })
     }
 
@@ -107,7 +107,7 @@ impl OpenRecording {
         VcpuTime::new(Evidence { axis, tables, header, samples, edges: *edges })
     }
 
-    /// The VM asked for, or all.
+    /// The requested VM, or all.
     ///
     /// # Errors
     /// A usage error when there is none, or none of that name.
@@ -121,7 +121,7 @@ impl OpenRecording {
         }
     }
 
-    /// The VM asked for, or the only one.
+    /// The requested VM, or the only one.
     ///
     /// # Errors
     /// A usage error when there is none of that name, or more than one to choose from.

@@ -71,7 +71,7 @@ impl Part {
     /// Every vCPU's time; `edges` says how the edges of gaps are found, by default as recorded.
     ///
     /// # Errors
-    /// If switches are asked for and the recording has none (a usage error), or if it can't be read.
+    /// If switches are requested and the recording has none (a usage error), or if it can't be read.
     pub fn axis(
         &self,
         resolver: &Resolver<'_>,

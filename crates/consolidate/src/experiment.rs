@@ -38,7 +38,7 @@ use crate::switches::{Switches, VmProcess};
 const PACKETS: &str = "packets.pcapng";
 /// VMs that may end by themselves in a run: under emulation a guest now and then dies of an exception.
 const MOST_DEATHS: u32 = 5;
-/// How long the template is asked before it is saved, so that its caches are warm.
+/// How long the template gets requests before it is saved, so that its caches are warm.
 const WARM: Duration = Duration::from_secs(3);
 /// How long the template's application may take until it answers: a database has to start, on an emulated CPU perhaps.
 const BOOT_LIMIT: Duration = Duration::from_secs(600);
@@ -466,7 +466,7 @@ impl Vms<'_> {
     }
 }
 
-/// A line for whoever looks on.
+/// A line for an observer.
 fn summary(run: &Run, plan: &Plan) -> String {
     let RunKey { vms, treatment, repetition } = &run.key;
     let percent = plan.service.percentile;

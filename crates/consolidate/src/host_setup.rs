@@ -1,7 +1,7 @@
 //! What a ladder needs of the host before its first VM starts: memory of huge pages, KVM with another parameter.
 //!
 //! `HostSetup` puts everything back when dropped, so it must outlive the ladder's VMs, and what samples them: KVM's module can
-//! only be loaded again while nobody uses it.
+//! only be loaded again while nothing uses it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ impl HostSetup {
 impl Drop for HostSetup {
     fn drop(&mut self) {
         if let Some(folder) = &self.huge {
-            // What is still open in it goes with whoever has it open.
+            // What is still open in it goes with the process that has it open.
             let _ = unmount(folder, UnmountFlags::DETACH);
         }
         if let Some((pause_loop, before)) = &self.pause_loop {

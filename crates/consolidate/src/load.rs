@@ -39,11 +39,11 @@ const MOST_CONNECTIONS: usize = 1000;
 /// Bytes of an answer at most.
 const MOST_ANSWER_BYTES: usize = 64 << 20;
 
-/// What is to be asked, and of whom.
+/// Requests, and their targets.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadJob {
-    /// Who is asked.
+    /// Targets.
     pub targets: Vec<SocketAddr>,
     /// The path of each request.
     pub path: String,
@@ -307,7 +307,7 @@ impl Generator {
         };
         let clients: Vec<_> = (0..clients).map(client).collect();
         for client in clients {
-            // A client never panics; if it did, its requests were missing and told nothing.
+            // A client never panics; if it did, its requests would be missing.
             drop(client.await);
         }
     }
@@ -338,9 +338,9 @@ impl Generator {
             self.outstanding.set(self.outstanding.get() + 1);
             let target = Rc::clone(&self.targets[self.choose()]);
             let limit = due_ns.saturating_add(self.job.timeout_ns).saturating_sub(now_ns());
-            let asked = tokio::time::timeout(Duration::from_nanos(limit), target.ask()).await;
+            let requested = tokio::time::timeout(Duration::from_nanos(limit), target.ask()).await;
             self.outstanding.set(self.outstanding.get() - 1);
-            asked.unwrap_or_else(|_| Err("timeout".to_owned()))
+            requested.unwrap_or_else(|_| Err("timeout".to_owned()))
         } else {
             Err("too many outstanding".to_owned())
         };
@@ -471,7 +471,7 @@ impl Timer {
         while now_ns() < at_ns {
             let mut ready = self.0.readable().await?;
             let mut expirations = [0; 8];
-            // It may be read before the time by nobody: then it is not readable any more.
+            // It may be unreadable before its time.
             let _ = ready.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut expirations)?));
         }
         Ok(())
@@ -641,8 +641,8 @@ mod test {
         assert_eq!((load.turnarounds.n_answered(), load.turnarounds.n_failed()), (0, 40));
         assert_eq!(load.turnarounds.failed()["timeout"], 40);
         assert_eq!(load.turnarounds.percentile(1.0), None);
-        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let load = generate(&job(nobody, CONSTANT), |_| ()).unwrap();
+        let unread = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let load = generate(&job(unread, CONSTANT), |_| ()).unwrap();
         assert_eq!(
             load.turnarounds.failed()["not connected: Connection refused (os error 111)"],
             40
@@ -672,8 +672,8 @@ mod test {
     fn clients_wait_for_answers_and_think() {
         let pace = Pace::Closed { clients: 2, think_ns: 10_000_000 };
         let phases = Arc::new(Mutex::new(Vec::new()));
-        let told = Arc::clone(&phases);
-        let tell = move |phase| told.lock().unwrap().push(phase);
+        let reported = Arc::clone(&phases);
+        let tell = move |phase| reported.lock().unwrap().push(phase);
         let load = generate(&job(server(|_| 40), pace), tell).unwrap();
         // Two clients of 50 ms each on average: 16 requests in 400 ms, were all thoughts of average length.
         let n = load.turnarounds.n_answered();

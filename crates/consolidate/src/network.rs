@@ -34,7 +34,7 @@ pub(crate) fn identity(number: usize, name: &str) -> Result<Identity, Error> {
     })
 }
 
-/// Where a VM is asked.
+/// A VM's address for requests.
 pub(crate) fn address(number: usize) -> SocketAddr {
     SocketAddr::from((vm_address(number), 80))
 }

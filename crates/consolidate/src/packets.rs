@@ -58,7 +58,7 @@ impl PacketCapture {
 
 impl Drop for PacketCapture {
     fn drop(&mut self) {
-        // Nobody wants what it has any more.
+        // Its packets are not wanted any more.
         let _ = self.join();
     }
 }

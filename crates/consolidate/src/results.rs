@@ -124,6 +124,6 @@ mod test {
         let (good, problems) = read_good_runs(folder.path()).unwrap();
         assert_eq!((good, problems.len()), (runs[1..].to_vec(), 1));
         assert!(problems[0].to_string().contains(damaged.to_str().unwrap()), "{}", problems[0]);
-        assert!(read_runs(folder.path()).is_err(), "whoever goes on measuring must know");
+        assert!(read_runs(folder.path()).is_err(), "a continued experiment must know");
     }
 }

@@ -41,7 +41,7 @@ struct Parameter {
     before: Option<String>,
 }
 
-/// `cpu.weight` of a group that nobody changed.
+/// `cpu.weight` of an unchanged group.
 const USUAL_WEIGHT: u32 = 100;
 
 impl Switches {

@@ -2,7 +2,7 @@
 //!
 //! One process per host process and per guest process (`[vm1] compute`); the profiler makes equal
 //! process ids of different guests distinct itself. Functions are already named: the profiler asks
-//! nobody for symbols.
+//! nothing for symbols.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufWriter, Write};

@@ -63,11 +63,11 @@ fn ask(channel: &Channel, seconds: u64, out: &mut impl Write) -> Result<(), Box<
     let began = Instant::now();
     known.add(session.snapshot()?);
     timed("snapshot", began, out)?;
-    let told = known.into_map().0;
-    let modules: Vec<u32> = (0..u32::try_from(told.map.modules.len())?).collect();
+    let reported = known.into_map().0;
+    let modules: Vec<u32> = (0..u32::try_from(reported.map.modules.len())?).collect();
     let clock = session.clock();
     writeln!(out, "clock: {clock:?}")?;
-    print(told, clock, out)?;
+    print(reported, clock, out)?;
     let began = Instant::now();
     let mut lines = Vec::new();
     session.symbols(&modules, &|_| true, &mut |answer| {
@@ -82,11 +82,11 @@ fn ask(channel: &Channel, seconds: u64, out: &mut impl Write) -> Result<(), Box<
     Ok(())
 }
 
-fn print(told: guest::ToldMap, clock: Clock, out: &mut impl Write) -> io::Result<()> {
+fn print(reported: guest::ToldMap, clock: Clock, out: &mut impl Write) -> io::Result<()> {
     let guest = Guest::Unmapped { reason: String::new() };
     let vm = Vm { name: "vm".into(), pid: Pid(0), started: None, ended: None, guest };
     let mut tables = Tables { vms: vec![vm], ..Tables::default() };
-    let merged = guest::merge(told, VmId(0), clock, MapSpan::default(), &mut tables);
+    let merged = guest::merge(reported, VmId(0), clock, MapSpan::default(), &mut tables);
     let mut mapped: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for mapping in &tables.mappings {
         mapped.entry(mapping.image).or_default().push(mapping);

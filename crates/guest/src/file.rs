@@ -114,8 +114,8 @@ fn add(
         other => SnapshotError::Unread { path: path.into(), text: other.to_string() },
     })?;
     match (answer, map) {
-        (Response::Map(told), map @ None) => {
-            *map = Some(*told);
+        (Response::Map(reported), map @ None) => {
+            *map = Some(*reported);
             Ok(())
         }
         (Response::Symbols(symbols), Some(_)) => {

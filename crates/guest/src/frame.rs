@@ -62,7 +62,7 @@ pub(crate) fn decode<T: DeserializeOwned>(content: &[u8]) -> Result<T, FrameErro
 }
 
 /// Finds frames in a byte stream. Whatever stands before a frame's first bytes is passed over: the
-/// rest of a message to somebody who went away.
+/// rest of a message to a host that went away.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     start_mark: Vec<u8>,

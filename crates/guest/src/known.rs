@@ -22,10 +22,10 @@ pub const MAX_KEPT_BYTES: usize = 128 << 20;
 /// Functions that are kept of guests that may be gone before the end.
 const MAX_KEPT_FUNCTIONS: usize = 1 << 18;
 
-/// What one boot of a guest has told so far.
+/// One boot's reports of a guest.
 #[derive(Debug, Clone)]
 pub struct KnownMap {
-    told: ToldMap,
+    reported: ToldMap,
     /// Taken by its kernel, before its functions were checked.
     kernel_bytes: usize,
     /// Maps an image id of the current session to its index in `map.images`.
@@ -39,7 +39,7 @@ pub struct KnownMap {
     room: Room,
     symbols: BTreeMap<u32, ModuleSymbols>,
     n_functions: usize,
-    /// Modules whose symbols need not be asked for.
+    /// Modules whose symbols need not be requested.
     settled: BTreeSet<u32>,
     left_out: u64,
 }
@@ -94,12 +94,12 @@ impl Default for KnownMap {
 }
 
 impl KnownMap {
-    /// Nothing yet; what is told takes its memory out of `room`.
+    /// Nothing yet; reports take their memory out of `room`.
     #[must_use]
     pub fn within(room: Budget) -> Self {
         Self {
             room: Room { budget: room, taken: 0 },
-            told: ToldMap::default(),
+            reported: ToldMap::default(),
             kernel_bytes: 0,
             rows: HashMap::new(),
             numbers: Vec::new(),
@@ -115,13 +115,13 @@ impl KnownMap {
     /// Tells boots of a guest apart.
     #[must_use]
     pub fn boot_id(&self) -> &str {
-        &self.told.map.boot_id
+        &self.reported.map.boot_id
     }
 
     /// The guest's time of the last answer, ns.
     #[must_use]
     pub fn told_ns(&self) -> u64 {
-        self.told.map.now_ns
+        self.reported.map.now_ns
     }
 
     /// Adds an answer of the same session.
@@ -139,23 +139,25 @@ impl KnownMap {
             self.add_image(image);
         }
         for problem in problems {
-            let is_new = !self.told.map.problems.contains(&problem);
-            if self.told.map.problems.len() < MAX_OTHERS && is_new && self.room.take(problem.len())
+            let is_new = !self.reported.map.problems.contains(&problem);
+            if self.reported.map.problems.len() < MAX_OTHERS
+                && is_new
+                && self.room.take(problem.len())
             {
-                self.told.map.problems.push(problem);
+                self.reported.map.problems.push(problem);
             }
         }
     }
 
     /// Adds the first answer of a new session with the same boot. Processes that were there before go on; others began or
-    /// ended in between, nobody knows when.
+    /// ended in between, the time is unknown.
     pub fn add_new_session(&mut self, mut news: GuestMap) {
-        let (told_ns, now_ns) = (self.told.map.now_ns, news.now_ns);
+        let (told_ns, now_ns) = (self.reported.map.now_ns, news.now_ns);
         self.rows.clear();
         self.numbers.clear();
         self.forget_unused_modules();
         self.date_kernel_threads(&mut news);
-        let images = self.told.map.images.iter_mut().enumerate();
+        let images = self.reported.map.images.iter_mut().enumerate();
         let mut open: HashMap<(u32, u64), usize> = images
             .filter(|(_, image)| image.end_ns.is_none())
             .map(|(row, image)| ((image.pid, image.cr3), row))
@@ -163,7 +165,7 @@ impl KnownMap {
         for image in news.images.iter_mut().filter(|image| image.start_ns.is_none()) {
             match open.remove(&(image.pid, image.cr3)) {
                 Some(row) => {
-                    image.start_ns = self.told.map.images[row].start_ns;
+                    image.start_ns = self.reported.map.images[row].start_ns;
                     self.rows.insert(image.id, row);
                 }
                 None => image.start_ns = Some(told_ns),
@@ -172,7 +174,7 @@ impl KnownMap {
         // Page tables have one owner at a time.
         let taken: BTreeSet<u64> = news.images.iter().map(|image| image.cr3).collect();
         for ((_, cr3), row) in open {
-            self.told.map.images[row].end_ns =
+            self.reported.map.images[row].end_ns =
                 Some(if taken.contains(&cr3) { told_ns } else { now_ns });
         }
         self.add(news);
@@ -181,12 +183,12 @@ impl KnownMap {
     /// The whole map. The numbers of its modules are those of `symbols`, `keep` and `number_in_session`.
     #[must_use]
     pub fn into_map(self) -> (ToldMap, BTreeMap<u32, ModuleSymbols>) {
-        let mut told = self.told;
+        let mut reported = self.reported;
         if 0 < self.left_out {
             let text = format!("{} processes found no room in its map", self.left_out);
-            told.map.problems.push(text);
+            reported.map.problems.push(text);
         }
-        (told, self.symbols)
+        (reported, self.symbols)
     }
 
     /// A copy of what counts for a window that begins at `start_ns` of the guest's time, with what was sent since the last
@@ -196,14 +198,14 @@ impl KnownMap {
         self.forget_before(start_ns);
         let symbols = std::mem::take(&mut self.symbols);
         let bytes: usize = symbols.values().map(symbol_bytes).sum();
-        let problems = std::mem::take(&mut self.told.map.problems);
+        let problems = std::mem::take(&mut self.reported.map.problems);
         self.room.give_back(bytes + problems.iter().map(String::len).sum::<usize>());
         self.n_functions = 0;
         let left_out = std::mem::take(&mut self.left_out);
-        let mut told = self.told.clone();
-        told.map.problems = problems;
+        let mut reported = self.reported.clone();
+        reported.map.problems = problems;
         Self {
-            told,
+            reported,
             numbers: self.numbers.clone(),
             symbols,
             left_out,
@@ -215,9 +217,9 @@ impl KnownMap {
     fn forget_before(&mut self, start_ns: u64) {
         let is_over = |end_ns: Option<u64>| end_ns.is_some_and(|end_ns| end_ns < start_ns);
         let (mut bytes, mut parts) = (0, 0);
-        let mut places = Vec::with_capacity(self.told.map.images.len());
+        let mut places = Vec::with_capacity(self.reported.map.images.len());
         let mut next = 0;
-        self.told.map.images.retain(|image| {
+        self.reported.map.images.retain(|image| {
             let stays = !is_over(image.end_ns);
             places.push(stays.then_some(next));
             if stays {
@@ -229,7 +231,7 @@ impl KnownMap {
             stays
         });
         self.rows.retain(|_, row| places[*row].map(|place| *row = place).is_some());
-        self.told.map.kernel_threads.retain(|thread| {
+        self.reported.map.kernel_threads.retain(|thread| {
             let stays = !is_over(thread.end_ns);
             bytes += if stays { 0 } else { thread.name.len() };
             stays
@@ -240,11 +242,11 @@ impl KnownMap {
 
     /// The session that numbered them is over: nothing new can refer to a module that no image maps.
     fn forget_unused_modules(&mut self) {
-        let mappings = self.told.map.images.iter().flat_map(|image| &image.mappings);
+        let mappings = self.reported.map.images.iter().flat_map(|image| &image.mappings);
         let used: BTreeSet<u32> = mappings.map(|mapping| mapping.module).collect();
         let (mut places, mut bytes, mut next) = (BTreeMap::new(), 0, 0);
         let mut number = 0..;
-        self.told.map.modules.retain(|module| {
+        self.reported.map.modules.retain(|module| {
             let stays = number.next().filter(|number| used.contains(number));
             match stays {
                 Some(number) => {
@@ -256,7 +258,7 @@ impl KnownMap {
             stays.is_some()
         });
         self.room.give_back(bytes);
-        let mappings = self.told.map.images.iter_mut().flat_map(|image| &mut image.mappings);
+        let mappings = self.reported.map.images.iter_mut().flat_map(|image| &mut image.mappings);
         mappings.for_each(|mapping| {
             mapping.module = places.get(&mapping.module).copied().unwrap_or(u32::MAX);
         });
@@ -278,7 +280,7 @@ impl KnownMap {
         MAX_IMAGES / 2 < self.numbers.len()
     }
 
-    /// What the session calls each of the map's modules that it has told.
+    /// What the session calls each of the map's modules that it has reported.
     #[must_use]
     pub fn numbers_in_session(&self) -> BTreeMap<u32, u32> {
         (0..).zip(&self.numbers).map(|(number, module)| (*module, number)).collect()
@@ -288,21 +290,21 @@ impl KnownMap {
     #[must_use]
     pub fn with_build_id(&self) -> BTreeSet<u32> {
         let has_id = |(_, module): &(u32, &u32)| {
-            let found = self.told.map.modules.get(**module as usize);
+            let found = self.reported.map.modules.get(**module as usize);
             found.is_some_and(|module| !module.build_id.is_empty())
         };
         (0..).zip(&self.numbers).filter(has_id).map(|(number, _)| number).collect()
     }
 
-    /// The next file whose symbols are to be asked for, as the session calls it: programs first, then what they load.
-    /// `is_stored`: what nobody needs to ask for.
+    /// The next file to request symbols of, by the session's number: programs first, then what they load.
+    /// `is_stored`: what needs no request.
     pub fn next_module(&mut self, is_stored: impl Fn(&GuestModule) -> bool) -> Option<u32> {
         let first = |image: &GuestImage| image.mappings.iter().min_by_key(|m| m.start).cloned();
-        let programs = self.told.map.images.iter().filter_map(first);
-        let all = self.told.map.images.iter().flat_map(|image| image.mappings.iter().cloned());
+        let programs = self.reported.map.images.iter().filter_map(first);
+        let all = self.reported.map.images.iter().flat_map(|image| image.mappings.iter().cloned());
         let mapped: Vec<u32> = programs.chain(all).map(|mapping| mapping.module).collect();
         for module in mapped {
-            let Some(file) = self.told.map.modules.get(module as usize) else { continue };
+            let Some(file) = self.reported.map.modules.get(module as usize) else { continue };
             if !self.settled.insert(module) || !file.path.starts_with('/') || is_stored(file) {
                 continue;
             }
@@ -327,32 +329,35 @@ impl KnownMap {
     }
 
     fn add_facts(&mut self, news: &mut GuestMap) {
-        self.told.map.version = news.version;
-        self.told.map.boot_id.clone_from(&news.boot_id);
-        self.told.map.kernel_release.clone_from(&news.kernel_release);
-        self.told.map.now_ns = news.now_ns;
+        self.reported.map.version = news.version;
+        self.reported.map.boot_id.clone_from(&news.boot_id);
+        self.reported.map.kernel_release.clone_from(&news.kernel_release);
+        self.reported.map.now_ns = news.now_ns;
         // Most answers have none: then its many symbols are not looked at.
         let Some(kernel) = news.kernel.take() else { return };
         let bytes = kernel_bytes(&kernel);
         if self.room.exchange(self.kernel_bytes, bytes) {
             self.kernel_bytes = bytes;
-            self.told.set_kernel(kernel);
+            self.reported.set_kernel(kernel);
         } else {
-            self.told.map.problems.push("its kernel's symbols found no room in its map".to_owned());
+            self.reported
+                .map
+                .problems
+                .push("its kernel's symbols found no room in its map".to_owned());
         }
     }
 
-    /// One that is known and told again goes on, or has ended.
+    /// A known one that is reported again goes on, or has ended.
     fn add_kernel_thread(&mut self, thread: GuestKernelThread) {
         let is_it = |known: &&mut GuestKernelThread| {
             known.end_ns.is_none() && (known.tid, known.stack) == (thread.tid, thread.stack)
         };
-        if let Some(known) = self.told.map.kernel_threads.iter_mut().find(is_it) {
+        if let Some(known) = self.reported.map.kernel_threads.iter_mut().find(is_it) {
             known.end_ns = thread.end_ns;
-        } else if self.told.map.kernel_threads.len() < MAX_OTHERS
+        } else if self.reported.map.kernel_threads.len() < MAX_OTHERS
             && self.room.take(thread.name.len())
         {
-            self.told.map.kernel_threads.push(thread);
+            self.reported.map.kernel_threads.push(thread);
         }
     }
 
@@ -362,15 +367,19 @@ impl KnownMap {
         let key = |thread: &GuestKernelThread| (thread.tid, thread.stack);
         let is_open = |thread: &&GuestKernelThread| thread.end_ns.is_none();
         let known: BTreeSet<_> =
-            self.told.map.kernel_threads.iter().filter(is_open).map(key).collect();
+            self.reported.map.kernel_threads.iter().filter(is_open).map(key).collect();
         let alive: BTreeSet<_> = news.kernel_threads.iter().map(key).collect();
-        let told_ns = self.told.map.now_ns;
+        let told_ns = self.reported.map.now_ns;
         for thread in news.kernel_threads.iter_mut().filter(|thread| !known.contains(&key(thread)))
         {
             thread.start_ns = thread.start_ns.or(Some(told_ns));
         }
-        let gone =
-            self.told.map.kernel_threads.iter_mut().filter(|thread| !alive.contains(&key(thread)));
+        let gone = self
+            .reported
+            .map
+            .kernel_threads
+            .iter_mut()
+            .filter(|thread| !alive.contains(&key(thread)));
         gone.for_each(|thread| thread.end_ns = thread.end_ns.or(Some(told_ns)));
     }
 
@@ -378,9 +387,9 @@ impl KnownMap {
         if let Some(number) = self.by_content.get(&module) {
             return *number;
         }
-        let number = u32::try_from(self.told.map.modules.len()).unwrap_or(u32::MAX);
-        if self.told.map.modules.len() < MAX_IMAGES && self.room.take(module_bytes(&module)) {
-            self.told.map.modules.push(module.clone());
+        let number = u32::try_from(self.reported.map.modules.len()).unwrap_or(u32::MAX);
+        if self.reported.map.modules.len() < MAX_IMAGES && self.room.take(module_bytes(&module)) {
+            self.reported.map.modules.push(module.clone());
             self.by_content.insert(module, number);
         }
         number
@@ -394,10 +403,10 @@ impl KnownMap {
         }
         let parts = |image: &GuestImage| image.threads.len() + image.mappings.len();
         let row = self.rows.get(&image.id).copied();
-        let before = row.map_or(0, |row| parts(&self.told.map.images[row]));
+        let before = row.map_or(0, |row| parts(&self.reported.map.images[row]));
         let after = self.parts - before + parts(&image);
-        let before = row.map_or(0, |row| image_bytes(&self.told.map.images[row]));
-        let is_one_too_many = row.is_none() && MAX_IMAGES <= self.told.map.images.len();
+        let before = row.map_or(0, |row| image_bytes(&self.reported.map.images[row]));
+        let is_one_too_many = row.is_none() && MAX_IMAGES <= self.reported.map.images.len();
         if MAX_IMAGE_PARTS < after
             || is_one_too_many
             || !self.room.exchange(before, image_bytes(&image))
@@ -407,10 +416,10 @@ impl KnownMap {
         }
         self.parts = after;
         match row {
-            Some(row) => self.told.map.images[row] = image,
+            Some(row) => self.reported.map.images[row] = image,
             None => {
-                self.rows.insert(image.id, self.told.map.images.len());
-                self.told.map.images.push(image);
+                self.rows.insert(image.id, self.reported.map.images.len());
+                self.reported.map.images.push(image);
             }
         }
     }

@@ -61,7 +61,7 @@ fn answers_add_up() {
 }
 
 #[test]
-fn the_kernel_stays_until_it_is_told_again() {
+fn the_kernel_stays_until_it_is_reported_again() {
     let mut known = KnownMap::default();
     let kernel = |cr3| Some(GuestKernel { cr3, ..GuestKernel::default() });
     known.add(GuestMap { kernel: kernel(1), ..answer(10, &[], &[]) });
@@ -89,7 +89,7 @@ fn a_new_session_goes_on_where_the_last_one_stopped() {
 }
 
 #[test]
-fn files_are_asked_for_once_programs_first() {
+fn files_are_requested_once_programs_first() {
     let mut known = KnownMap::default();
     let files = ["/libc", "/init", "[vdso]", "/sh", "/kept"];
     known.add(answer(10, &["0 1 a000 -..- 1 0 2", "1 7 b000 -..- 3 0 4"], &files));
@@ -128,7 +128,7 @@ fn a_guest_that_tells_too_much_is_cut_off() {
 }
 
 #[test]
-fn guests_have_room_each_and_together_and_what_is_told_again_takes_none() {
+fn guests_have_room_each_and_together_and_repeated_reports_take_none() {
     let size = image_bytes(&image("0 1 a000 -..-"));
     let whole = Budget::new(3 * size);
     let tell = |times| {
@@ -151,8 +151,8 @@ fn a_kernel_that_takes_too_much_has_no_names() {
     let mut known = KnownMap::within(Budget::new(kernel_bytes(&kernel(10))));
     let mut tell = |n| {
         known.add(GuestMap { kernel: Some(kernel(n)), ..answer(1, &[], &[]) });
-        let told = known.clone().into_map().0;
-        (told.functions.len(), told.map.problems)
+        let reported = known.clone().into_map().0;
+        (reported.functions.len(), reported.map.problems)
     };
     assert_eq!(tell(9), (9, Vec::new()));
     assert_eq!(tell(10), (10, Vec::new()));
@@ -173,10 +173,10 @@ fn a_window_has_what_counts_for_it() {
     assert_eq!(window.clone().into_map().0.map.problems, ["a problem"]);
     assert_eq!(window.numbers_in_session(), BTreeMap::from([(0, 0), (1, 1)]));
     assert!(left < room.left(), "there is room again");
-    // What is told then of images that moved up.
+    // The later report of images that moved up.
     known.add(answer(50, &["0 1 a000 -..48 0", "3 9 e000 46..- 2"], &["/new"]));
     check(&known.for_window(45), &["1 a000 -..48 /init", "9 e000 46..- /new"]);
-    // Files that nobody maps any more are forgotten with their session.
+    // Files without a mapping are forgotten with their session.
     check(&known.for_window(49), &["9 e000 46..- /new"]);
     known.add_new_session(answer(60, &["0 9 e000 -..- 1"], &["/init", "/new"]));
     check(&known, &["9 e000 46..- /new"]);

@@ -23,7 +23,7 @@ pub enum Channel {
     Serial {
         /// Where.
         path: PathBuf,
-        /// The user that runs the VM: nobody else's socket is talked to.
+        /// The user that runs the VM: no other user's socket is used.
         user: u32,
     },
 }
@@ -89,10 +89,10 @@ impl std::fmt::Display for Channel {
 /// Why bytes don't get through.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    /// There is nobody, or no way.
+    /// There is no guest, or no way.
     #[error("no connection: {0}")]
     Connect(Errno),
-    /// It is not the VM's: whoever runs one chooses the path.
+    /// It is not the VM's: the user that runs one chooses the path.
     #[error("its socket belongs to user {0}, who does not run this VM")]
     Stranger(u32),
     /// There was, but it broke.

@@ -48,7 +48,7 @@ pub type KernelFunctions = Arc<[(u64, Box<str>)]>;
 /// A guest's map whose kernel's functions are checked already. There are many, and they stay the same: copies share them.
 #[derive(Debug, Clone, Default)]
 pub struct ToldMap {
-    /// The rest of it, as the guest told it.
+    /// The rest of it, as the guest reported it.
     pub map: GuestMap,
     pub(crate) functions: KernelFunctions,
     invalid_functions: usize,
@@ -57,11 +57,11 @@ pub struct ToldMap {
 impl From<GuestMap> for ToldMap {
     fn from(mut map: GuestMap) -> Self {
         let kernel = map.kernel.take();
-        let mut told = Self { map, ..Self::default() };
+        let mut reported = Self { map, ..Self::default() };
         if let Some(kernel) = kernel {
-            told.set_kernel(kernel);
+            reported.set_kernel(kernel);
         }
-        told
+        reported
     }
 }
 
@@ -94,8 +94,14 @@ pub struct MapSpan {
 }
 
 /// Adds what a guest said to the tables, as far as it can be.
-pub fn merge(told: ToldMap, vm: VmId, clock: Clock, span: MapSpan, tables: &mut Tables) -> Merged {
-    let ToldMap { map, functions, invalid_functions } = told;
+pub fn merge(
+    reported: ToldMap,
+    vm: VmId,
+    clock: Clock,
+    span: MapSpan,
+    tables: &mut Tables,
+) -> Merged {
+    let ToldMap { map, functions, invalid_functions } = reported;
     let subject =
         tables.vms.get(vm.index()).map_or_else(|| format!("vm {vm}"), |vm| vm.name.clone());
     let mut merge = Merge { owner: Owner::Vm(vm), clock, span, tables, left_out: BTreeMap::new() };
@@ -106,9 +112,10 @@ pub fn merge(told: ToldMap, vm: VmId, clock: Clock, span: MapSpan, tables: &mut 
     merge.images(map.images, &modules);
     merge.kernel_threads(map.kernel_threads);
 
-    let told = map.problems.iter().take(MAX_NOTES).map(|problem| clean(problem, MAX_NOTE));
+    let reported = map.problems.iter().take(MAX_NOTES).map(|problem| clean(problem, MAX_NOTE));
     let left_out = merge.left_out.iter().map(|(why, count)| format!("{count} {why} left out"));
-    let notes = told.chain(left_out).map(|text| Note { subject: subject.clone(), text }).collect();
+    let notes =
+        reported.chain(left_out).map(|text| Note { subject: subject.clone(), text }).collect();
     Merged { kernel, modules, functions, notes }
 }
 
@@ -335,7 +342,8 @@ impl Merge<'_> {
     }
 }
 
-/// What can be one's only at a time: asked in order of key and time, who claims an instant of the one before is seen.
+/// What can be one's only at a time: looked up in order of key and time, who claims an instant of the one before is
+/// seen.
 #[derive(Debug)]
 struct Taken<K>(Option<(K, Option<HostNs>)>);
 

@@ -32,10 +32,10 @@ impl Default for Limits {
     }
 }
 
-/// Of files whose symbols are asked for before it is known that a sample hit them.
+/// Of files whose symbols are requested before it is known that a sample hit them.
 const LARGEST_EARLY_FILE: u64 = 4 << 20;
 
-/// Bytes before and among greetings: the rest of an answer to somebody who went away may lie in a serial port.
+/// Bytes before and among greetings: the rest of an answer to a host that went away may lie in a serial port.
 const MAX_GREETING_BYTES: usize = MAX_ANSWER_BYTES + (64 << 10);
 
 /// A guest's log has begun.
@@ -56,13 +56,13 @@ pub struct Session {
     reader: Box<dyn AnswerReader>,
     number: u64,
     limits: Limits,
-    /// Of the question that is being asked.
+    /// Of the question under way.
     deadline: Instant,
     bytes_left: u64,
-    /// `bytes_left` when it was asked.
+    /// `bytes_left` at the question.
     most_bytes: u64,
     /// Whether all of it was sent.
-    is_asked: bool,
+    is_requested: bool,
     /// Numbers of pings: of the next one, and of the first one after the question.
     next_ping: u64,
     first_ping: u64,
@@ -82,7 +82,7 @@ impl Session {
     /// the time limit of one step, however many questions that takes. `reader` reads what the guest sends.
     ///
     /// # Errors
-    /// If there is nobody, nobody answers in time, or it speaks another version.
+    /// If there is no guest, it does not answer in time, or it speaks another version.
     pub fn open(
         channel: &Channel,
         limits: &Limits,
@@ -128,7 +128,7 @@ impl Session {
             deadline,
             bytes_left,
             most_bytes,
-            is_asked: false,
+            is_requested: false,
             next_ping: 0,
             first_ping: 0,
             owed_greetings: 0,
@@ -163,8 +163,9 @@ impl Session {
         }
     }
 
-    /// Takes what the guest has not told yet in this session; its log goes on. Not checked yet: see `merge`. It has the bytes
-    /// of a step of its own: a long recording asks often. A guest that is late is waited for as by `changes_while_sampled`.
+    /// Takes what the guest has not sent yet in this session; its log goes on. Not checked yet: see `merge`. It has the
+    /// bytes of a step of its own: a long recording asks often. A guest that is late is waited for as by
+    /// `changes_while_sampled`.
     ///
     /// # Errors
     /// If it does not answer, or not as it should.
@@ -178,8 +179,8 @@ impl Session {
     }
 
     /// Like `changes`, for a guest that is being sampled. A busy guest may answer late, and hanging up would end its log. So
-    /// after every `limit` without an answer, `is_patient` decides whether to keep waiting; and the guest is asked now and then
-    /// whether it has booted again meanwhile.
+    /// after every `limit` without an answer, `is_patient` decides whether to keep waiting; and the guest is queried
+    /// now and then whether it has booted again meanwhile.
     ///
     /// # Errors
     /// If it does not answer, or not as it should.
@@ -252,8 +253,8 @@ impl Session {
 
     /// Shows the symbols of these modules (their numbers in this session) to `see`, one entry for each, as they come: all
     /// of them may be more than there is memory for. All of them together have the time limit of one step; a module whose
-    /// answer fails has the reason as its problem, and after a failed connection the rest has it too. The guest is asked once
-    /// for a file without a build id, or one that it can't read: `has_build_id` says which have one.
+    /// answer fails has the reason as its problem, and after a failed connection the rest has it too. The guest is
+    /// queried once for a file without a build id, or one that it can't read: `has_build_id` says which have one.
     pub fn symbols(
         &mut self,
         modules: &[u32],
@@ -286,7 +287,7 @@ impl Session {
         }
     }
 
-    /// Keeps what would be asked for again: nobody else can.
+    /// Keeps what would be requested again.
     fn keep_sent(&mut self, symbols: &ModuleSymbols, has_build_id: bool) {
         let bytes = symbol_bytes(symbols);
         let is_again = !has_build_id || symbols.problem.is_some();

@@ -28,10 +28,10 @@ pub enum SessionError {
         /// The guest's.
         theirs: u32,
     },
-    /// It can't do what was asked.
+    /// It can't do what was requested.
     #[error("it says: {0}")]
     Refused(String),
-    /// What it sent is no answer to what was asked.
+    /// What it sent is no answer to the question.
     #[error("it sent {0}")]
     Nonsense(String),
     /// It sent more than it may.
@@ -45,10 +45,10 @@ pub enum SessionError {
     Late {
         /// What it is at work on.
         question: &'static str,
-        /// Since it was asked.
+        /// Since the question.
         waited: Duration,
     },
-    /// It answers, and does not know what it was asked before.
+    /// It answers, and does not know the earlier question.
     #[error("it has started anew: vmscope-guest, or its whole system")]
     Forgotten,
     /// The process that reads its answers failed.

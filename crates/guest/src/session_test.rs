@@ -113,7 +113,7 @@ fn a_good_guest_gives_its_map_clock_and_symbols() {
     let has_build_id = &|module| module == 1;
     session.symbols(&[1, 9, 2], has_build_id, &mut |answer| problems.push(answer.problem));
     assert_eq!(problems, [None, Some("it says: no such\\u{a}module".into()), None]);
-    // Of a file without a build id the session knows what it was told; the guest does not know of a question.
+    // Of a file without a build id the session knows the answer; the guest does not know of a question.
     let bytes_left = session.bytes_left;
     session.symbols(&[2], has_build_id, &mut |answer| assert_eq!(answer.module, 2));
     assert_eq!(session.bytes_left, session.most_bytes);
@@ -127,9 +127,9 @@ fn a_silent_guest_costs_the_time_limit() {
 }
 
 #[test]
-fn a_late_guest_is_waited_for_as_long_as_somebody_is_patient() {
+fn a_late_guest_is_waited_for_as_long_as_the_caller_is_patient() {
     let moment = Duration::from_millis(20);
-    // It answers when it is told that the host has waited twice, and the pings after that.
+    // It answers when it learns that the host has waited twice, and the pings after that.
     let (waited, answer) = std::sync::mpsc::channel();
     let script: Script = Box::new(move |guest| {
         for _ in 0..2 {
@@ -142,16 +142,16 @@ fn a_late_guest_is_waited_for_as_long_as_somebody_is_patient() {
         }
     });
     let mut session = with_guest(quick(), script);
-    let mut asked = 0;
+    let mut requested = 0;
     let mut is_patient = || {
-        asked += 1;
-        if asked == 3 {
+        requested += 1;
+        if requested == 3 {
             waited.send(()).unwrap();
         }
-        asked < 500
+        requested < 500
     };
     assert_eq!(session.changes_while_sampled(moment, &mut is_patient).unwrap(), map());
-    assert!(3 <= asked && 0 < session.next_ping);
+    assert!(3 <= requested && 0 < session.next_ping);
     // The pings' answers are no answers to the next question, nor does it end the session.
     let error = session.changes_while_sampled(moment, &mut || false).unwrap_err();
     assert!(error.is_late() && error.to_string().contains("at work on its map"), "{error}");
@@ -205,7 +205,7 @@ fn garbage_forever_costs_the_limit_of_bytes() {
     assert!(error.contains("more than 1048576 bytes"), "{error}");
 }
 
-/// Whoever sends without being asked is not read for long, whatever an answer may have.
+/// A guest that sends without a question is not read for long, whatever an answer may have.
 #[test]
 fn greetings_are_short() {
     let script: Script = Box::new(|guest| {
@@ -233,7 +233,7 @@ fn drops_of_bytes_cost_the_time_limit_all_the_same() {
 }
 
 #[test]
-fn an_answer_to_somebody_else_is_passed_over() {
+fn an_answer_to_another_host_is_passed_over() {
     check(
         Box::new(|guest| {
             let request = guest.receive().unwrap();
@@ -286,7 +286,7 @@ fn the_clock_is_the_middle_of_the_round_trip() {
 }
 
 #[test]
-fn nobody_at_the_other_end_is_an_error() {
+fn no_guest_at_the_other_end_is_an_error() {
     let limits = quick();
     let serial = Channel::Serial { path: "/nonexistent/port".into(), user: 0 };
     let error = Session::open(&serial, &limits, Here).unwrap_err().to_string();

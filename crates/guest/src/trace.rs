@@ -24,7 +24,7 @@ impl Session {
     pub fn trace_start(&mut self, options: &TraceOptions) -> Result<TraceStarted, SessionError> {
         match self.ask_step(&Request::TraceStart(options.clone()))? {
             Response::TraceStarted(started) => {
-                check_started(*started).and_then(|started| check_asked(started, options))
+                check_started(*started).and_then(|started| check_requested(started, options))
             }
             other => Err(unexpected(&other)),
         }
@@ -122,14 +122,16 @@ fn check_started(mut started: TraceStarted) -> Result<TraceStarted, SessionError
     Ok(started)
 }
 
-/// Its rings are no larger than was asked for: the host reads and keeps as much as they hold.
-fn check_asked(
+/// Its rings are no larger than requested: the host reads and keeps as much as they hold.
+fn check_requested(
     started: TraceStarted,
     options: &TraceOptions,
 ) -> Result<TraceStarted, SessionError> {
-    let (slots, asked) = (started.slots_per_ring, options.slots_per_cpu);
-    if asked.checked_next_power_of_two().is_some_and(|asked| asked < slots) {
-        return Err(SessionError::Nonsense(format!("rings of {slots} slots instead of {asked}")));
+    let (slots, requested) = (started.slots_per_ring, options.slots_per_cpu);
+    if requested.checked_next_power_of_two().is_some_and(|requested| requested < slots) {
+        return Err(SessionError::Nonsense(format!(
+            "rings of {slots} slots instead of {requested}"
+        )));
     }
     Ok(started)
 }
@@ -218,10 +220,10 @@ mod test {
     }
 
     #[test]
-    fn rings_are_no_larger_than_asked_for() {
-        let check = |asked, slots_per_ring, expected| {
+    fn rings_are_no_larger_than_requested() {
+        let check = |requested, slots_per_ring, expected| {
             let options = TraceOptions {
-                slots_per_cpu: asked,
+                slots_per_cpu: requested,
                 stacks: 0,
                 scope: TraceScope::Everything,
                 mark: 1,
@@ -229,9 +231,9 @@ mod test {
             };
             let started = TraceStarted { slots_per_ring, ..started() };
             assert_eq!(
-                check_asked(started, &options).is_ok(),
+                check_requested(started, &options).is_ok(),
                 expected,
-                "{asked} {slots_per_ring}"
+                "{requested} {slots_per_ring}"
             );
         };
         check(4096, 4096, true);

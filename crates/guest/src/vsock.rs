@@ -42,7 +42,7 @@ unsafe impl SocketAddrArg for VsockAddress {
 }
 
 /// A non-blocking socket that begins to connect to `port` of the guest `cid`, from a privileged port
-/// where this process may have one: the guest answers nobody else.
+/// where this process may have one: the guest answers no other process.
 pub(crate) fn connect(cid: u32, port: u32) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::VSOCK, SocketType::STREAM, flags, None)?;
@@ -81,7 +81,7 @@ pub(crate) mod listen {
         Ok(socket)
     }
 
-    /// Waits for the next connection of somebody who may know about this system's processes: root of
+    /// Waits for the next connection of a process that may know about this system's processes: root of
     /// the host, or root of the guest itself. Others are turned away.
     pub(crate) fn accept(listener: &OwnedFd) -> Result<OwnedFd, Errno> {
         loop {

@@ -178,7 +178,7 @@ fn random_bytes_are_harmless() {
     }
 }
 
-/// Nobody asks for so much at a time: it is refused before all of it is in memory.
+/// No question asks for so much at a time: it is refused before all of it is in memory.
 #[test]
 fn lists_in_lists_are_bounded_together() {
     let thread = |tid| GuestThread { tid, name: String::new(), fs_base: 0 };

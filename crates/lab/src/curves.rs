@@ -66,7 +66,7 @@ pub fn curves(plan: &Plan, runs: &[Run]) -> Vec<Curves> {
             step.figure(|run| run.host.load_average)
         }),
         by_treatment(plan, runs, "Busy CPUs", "", &|step| step.figure(Run::busy_cpus)),
-        by_treatment(plan, runs, "VMs that are asked waited for a CPU", "%", &|step| {
+        by_treatment(plan, runs, "loaded VMs waited for a CPU", "%", &|step| {
             step.figure(|run| loaded(run, "steal_outside"))
         }),
     ];
@@ -101,16 +101,16 @@ fn model(runs: &[Run], treatment: &str) -> Option<Curves> {
     let (model, n_fitted) = fitted(&steps)?;
     let measured = points(&steps, &|step| step.mean_ms().map(|interval| interval.mean));
     let last = steps.last()?.vms;
-    let told = (1..=last).filter_map(|vms| match model.predict(vms) {
+    let reported = (1..=last).filter_map(|vms| match model.predict(vms) {
         Predicted::Ms(ms) => Some((vms, ms)),
         Predicted::Full => None,
     });
     let highest = measured.iter().fold(0.0, |high: f64, (_, ms)| high.max(*ms));
     // Just before the host is full the model goes through the roof, and nothing else would be seen.
-    let told = told.take_while(|(_, ms)| *ms <= 2.0 * highest);
+    let reported = reported.take_while(|(_, ms)| *ms <= 2.0 * highest);
     let series = vec![
         Series { name: "measured".to_owned(), points: measured },
-        Series { name: format!("model, fitted to {n_fitted} steps"), points: told.collect() },
+        Series { name: format!("model, fitted to {n_fitted} steps"), points: reported.collect() },
     ];
     let title = format!("Mean turnaround and the model, {treatment}");
     Some(Curves { title, unit: "ms", series })

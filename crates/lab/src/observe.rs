@@ -217,7 +217,7 @@ impl Cast {
             }
             (None, Thief::UnseenProcess(_)) => "other processes".to_owned(),
             (None, Thief::KernelThread(_)) => "kernel threads".to_owned(),
-            (None, Thief::Idle) => "nobody: on its way to the CPU".to_owned(),
+            (None, Thief::Idle) => "none: on its way to the CPU".to_owned(),
             (None, _) => "not known".to_owned(),
         }
     }

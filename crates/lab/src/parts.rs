@@ -11,7 +11,7 @@ use crate::run::PartTime;
 /// What took CPUs from VMs during parts, for charts and tables.
 pub(crate) const STOLEN: [(&str, Theft); 4] = [
     ("by idle VMs", Theft::Idle),
-    ("by asked VMs", Theft::Loaded),
+    ("by loaded VMs", Theft::Loaded),
     ("by others", Theft::Others),
     ("in VMM", Theft::Vmm),
 ];

@@ -23,7 +23,7 @@ const MOST_STEPS: usize = 64;
 pub struct Plan {
     /// What it is called.
     pub name: String,
-    /// VMs that run already and are asked by others, in the place of VMs that are started.
+    /// VMs that run already under external load, in the place of VMs that are started.
     #[serde(default)]
     pub attach: Vec<Attached>,
     /// The virtual host, where this machine's own KVM does not run guests.
@@ -32,7 +32,7 @@ pub struct Plan {
     /// What each VM is.
     #[serde(default)]
     pub vm: VmPlan,
-    /// What is asked of the VMs.
+    /// Requests to the VMs.
     pub load: LoadPlan,
     /// How many VMs, and how long each number is measured.
     pub ladder: Ladder,
@@ -94,7 +94,7 @@ pub enum Application {
     Web,
 }
 
-/// What is asked of the VMs.
+/// Requests to the VMs.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadPlan {
@@ -108,7 +108,7 @@ pub struct LoadPlan {
     /// Times between requests.
     #[serde(default)]
     pub arrivals: Arrivals,
-    /// How many of the VMs are asked.
+    /// Number of loaded VMs.
     #[serde(default)]
     pub targets: Targets,
     /// In which order.
@@ -139,7 +139,7 @@ pub enum Arrivals {
     Constant,
 }
 
-/// How many of the VMs are asked.
+/// Number of loaded VMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(try_from = "toml::Value")]
 pub enum Targets {
@@ -150,7 +150,7 @@ pub enum Targets {
     First(u32),
 }
 
-/// In which order VMs are asked.
+/// Order of the loaded VMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choose {
@@ -301,7 +301,7 @@ impl Plan {
         ladders
     }
 
-    /// How many of `vms` VMs are asked.
+    /// Number of loaded VMs of `vms`.
     #[must_use]
     pub fn loaded(&self, vms: u32) -> u32 {
         match self.load.targets {
@@ -323,7 +323,7 @@ impl Plan {
     /// Nothing of VMs that run already is changed, and others ask them.
     fn check_attached(&self) -> Result<(), PlanError> {
         if self.load.rate.is_some() || self.load.clients.is_some() {
-            return Err(wrong("load", "the VMs of `attach` are asked by another generator"));
+            return Err(wrong("load", "the VMs of `attach` have a load generator of their own"));
         }
         if !self.remedies.is_empty() {
             return Err(wrong("remedy", "is not tried on the VMs of `attach`"));

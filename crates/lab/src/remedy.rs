@@ -61,7 +61,7 @@ pub enum Whose {
     /// Each.
     #[default]
     All,
-    /// Those that are asked.
+    /// Loaded VMs.
     Loaded,
     /// The others.
     Idle,

@@ -91,8 +91,9 @@ fn notes(runs: &[Run]) -> Vec<String> {
             None => notes.push((note, 1)),
         }
     }
-    let told = notes.into_iter().take(20);
-    told.map(|(note, n)| if n == 1 { note.to_owned() } else { format!("{note} ({n} times)") })
+    let reported = notes.into_iter().take(20);
+    reported
+        .map(|(note, n)| if n == 1 { note.to_owned() } else { format!("{note} ({n} times)") })
         .collect()
 }
 
@@ -127,7 +128,7 @@ fn percent_of(part: f64) -> f64 {
 fn answers(plan: &Plan, runs: &[Run]) -> Table {
     let mut columns = step_columns();
     columns.extend([
-        Column::number("asked").key("loaded"),
+        Column::number("loaded").key("loaded"),
         Column::number("runs").key("runs"),
         real("sent/s", "sent_per_s"),
         real("answers/s", "answered_per_s"),
@@ -184,7 +185,7 @@ fn host_table(plan: &Plan, runs: &[Run]) -> Table {
         Column::number("runnable").key("runnable").decimals(2),
         Column::number("load avg").key("load_average").decimals(2),
         real("busy %", "busy_percent"),
-        real("asked VMs %", "loaded_percent"),
+        real("loaded VMs %", "loaded_percent"),
         real("other VMs %", "idle_percent"),
         real("of it VMM %", "idle_vmm_percent"),
         real("generator %", "generator_percent"),
@@ -233,7 +234,7 @@ fn host_table(plan: &Plan, runs: &[Run]) -> Table {
     table
 }
 
-/// What the time of VMs that were asked went to.
+/// Time of loaded VMs by use.
 fn time(plan: &Plan, runs: &[Run]) -> Table {
     let mut columns = step_columns();
     columns.extend([
@@ -242,13 +243,13 @@ fn time(plan: &Plan, runs: &[Run]) -> Table {
         real("polling", "halt_polling_percent"),
         real("steal type 1", "steal_outside_percent"),
         real("by idle VMs", "by_idle_percent"),
-        real("by asked VMs", "by_loaded_percent"),
+        real("by loaded VMs", "by_loaded_percent"),
         real("steal type 2", "steal_vmm_percent"),
         real("throttled", "throttled_percent"),
         real("other", "other_percent"),
         Column::number("exits/s").key("exits_per_s").decimals(0),
     ]);
-    let mut table = Table::new("Time of the VMs that were asked, in %", columns);
+    let mut table = Table::new("Time of the loaded VMs, in %", columns);
     for (treatment, step) in all_steps(plan, runs) {
         let of =
             |of: &dyn Fn(&Vms) -> f64| cell(step.figure(|run| run.vms.get(&Class::Loaded).map(of)));
@@ -451,7 +452,7 @@ fn predictions(plan: &Plan, runs: &[Run]) -> Table {
         let beyond = BEYOND.into_iter().filter(|vms| last < *vms).map(|vms| (vms, None));
         for (number, (vms, step)) in measured.chain(beyond).enumerate() {
             let found = step.and_then(Step::mean_ms).map(|interval| interval.mean);
-            let (told, error, says) = match model.predict(vms) {
+            let (reported, error, says) = match model.predict(vms) {
                 Predicted::Ms(ms) => {
                     let error = found.map(|found| 100.0 * (ms / found - 1.0));
                     (Some(ms), error, if number < fitted { "fitted" } else { "predicted" })
@@ -462,7 +463,7 @@ fn predictions(plan: &Plan, runs: &[Run]) -> Table {
                 treatment.name.as_str().into(),
                 vms.into(),
                 Cell::Real(model.utilisation(vms) * f64::from(model.cpus)),
-                cell(told),
+                cell(reported),
                 cell(found),
                 error.map_or(Cell::NONE, Cell::RealChange),
                 says.into(),

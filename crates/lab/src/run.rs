@@ -23,17 +23,17 @@ pub struct Run {
     version: u32,
     /// Which measurement it is.
     pub key: RunKey,
-    /// VMs that were asked.
+    /// loaded VMs.
     pub loaded: u32,
     /// When it began.
     pub began_unix_ms: u64,
     /// How long it was, by the recording.
     pub window_ns: u64,
-    /// What was asked of the VMs, and how they answered.
+    /// Requests to the VMs, and their answers.
     pub load: Load,
     /// What the host did.
     pub host: Host,
-    /// What VMs did: those that were asked, and the others.
+    /// What VMs did: loaded ones, and the others.
     pub vms: BTreeMap<Class, Vms>,
     /// What each CPU did.
     pub cpus: Vec<Cpu>,
@@ -56,11 +56,11 @@ pub struct RunKey {
     pub repetition: u32,
 }
 
-/// VMs that were asked, or not.
+/// Loaded VMs, or idle ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
-    /// Those that were asked.
+    /// Those that were queried.
     Loaded,
     /// The others.
     Idle,
@@ -76,7 +76,7 @@ pub struct Load {
     pub turnarounds: Turnarounds,
     /// How late the generator itself sent requests, 99th percentile, ns.
     pub late_p99_ns: u64,
-    /// CPU time of the generator while it was asked for this, ns.
+    /// CPU time of the generator for this, ns.
     pub cpu_ns: u64,
 }
 
@@ -157,7 +157,7 @@ pub struct Cpu {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Use {
-    /// Ran guests of VMs that were asked.
+    /// Ran guests of loaded VMs.
     LoadedGuest,
     /// Ran KVM and QEMU for them.
     LoadedVmm,
@@ -197,7 +197,7 @@ impl Run {
         Ok(run)
     }
 
-    /// What the generator told; nothing else is known yet.
+    /// The generator's figures alone.
     #[must_use]
     pub fn new(key: RunKey, loaded: u32, load: Load) -> Self {
         Self {

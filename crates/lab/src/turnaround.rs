@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The longest turnaround that is told, ns: an hour. Whatever took longer counts as an hour.
+/// The longest turnaround that is reported, ns: an hour. Longer ones count as an hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 /// Digits of a turnaround that are kept.
 const DIGITS: u8 = 3;

@@ -37,7 +37,7 @@ pub struct Failure {
     pub cause: Cause,
 }
 
-/// What the CPUs did at a step, and what the VMs that were asked lost.
+/// What the CPUs did at a step, and what the loaded VMs lost.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cause {
     /// The part of all CPUs' time that was used.
@@ -46,11 +46,11 @@ pub struct Cause {
     pub uses: Vec<(Use, f64)>,
     /// The exit reason that took most time of idle VMs, and its part of all CPUs' time.
     pub idle_exit: Option<(String, f64)>,
-    /// The part of their time that VMs that were asked waited for a CPU.
+    /// The part of their time that loaded VMs waited for a CPU.
     pub waited: Option<f64>,
     /// Who had it meanwhile, and which part of the waiting: the largest.
     pub thief: Option<(String, f64)>,
-    /// The part of their time that KVM and QEMU took for VMs that were asked.
+    /// The part of their time that KVM and QEMU took for loaded VMs.
     pub in_vmm: Option<f64>,
 }
 

@@ -16,7 +16,7 @@ pub const MOST_FILE_BYTES: usize = 4 << 20;
 const MOST_SAMPLES: usize = 600;
 /// A size is smaller: those of all VMs and nodes can be added up.
 const MOST_BYTES: u64 = 1 << 50;
-/// How fast memory moves where nobody says.
+/// Default rate of memory moves.
 const USUAL_MOVE_BYTES_PER_S: u64 = 1 << 30;
 
 /// What is wrong with a file.

@@ -29,7 +29,7 @@ pub struct Vm {
     pub id: u32,
     /// Its name, which its owner chose: shown to people, and compared with nothing.
     pub name: String,
-    /// Where it is. Of a VM that arrives: where it would be if nobody planned.
+    /// Where it is. Of a VM that arrives: where it would be without a plan.
     pub now: Placed,
     /// Whether it is there yet.
     pub arrival: Arrival,

@@ -39,7 +39,7 @@ struct Traffic {
 }
 
 impl Model {
-    /// The part of its time that a VM waits for memory when all of it is local and nobody else uses it.
+    /// The part of its time that a VM waits for memory when all of it is local and no other VM uses it.
     #[must_use]
     pub fn waiting(&self, vm: &Vm) -> f64 {
         let per_vcpu = vm.misses_per_s() / vm.now.vcpus.len().max(1) as f64;

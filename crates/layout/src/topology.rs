@@ -6,7 +6,7 @@ pub const MOST_NODES: usize = 64;
 pub const MOST_CPUS: usize = 4096;
 /// What the kernel calls local: a distance of 10.
 const LOCAL: u32 = 10;
-/// What a node's memory delivers where nobody says: two channels of DDR3-1600 in practice. It only matters relative to
+/// Default bandwidth of a node's memory: two channels of DDR3-1600 in practice. It only matters relative to
 /// the traffic of the VMs.
 const USUAL_BANDWIDTH: u64 = 12_800_000_000;
 

@@ -99,7 +99,7 @@ pub struct Against {
     pub overlap: bool,
 }
 
-/// What costs are told in.
+/// Unit of costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Ticks of the TSC.
@@ -258,7 +258,7 @@ fn against(cost: Option<&Cost>, baseline: Option<&Cost>) -> Option<Against> {
         let (of, to) = (cost.value(unit)?, baseline.value(unit)?);
         (0.0 < to).then(|| of / to)
     };
-    // Ranges in time, where that can be told.
+    // Ranges in time, where they are known.
     let range = |cost: &Cost| match cost.ns {
         Some(ns) if 0.0 < cost.ticks => (cost.low * ns / cost.ticks, cost.high * ns / cost.ticks),
         _ => (cost.low, cost.high),

@@ -44,7 +44,7 @@ pub struct Log {
     unknown_version: Option<u64>,
 }
 
-/// What a line told, for whoever shows progress.
+/// A line's content, for progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
     /// The program started; so many operations are to come.
@@ -53,7 +53,7 @@ pub enum Heard {
     Began(String, Condition),
     /// There is an outcome.
     Outcome,
-    /// It can't do what was asked.
+    /// It can't do what was requested.
     Refused,
     /// It is through.
     Ended,
@@ -70,7 +70,7 @@ pub enum NoResults {
     Refused {
         /// Why.
         error: String,
-        /// What could have been asked instead.
+        /// What it can do instead.
         choices: Vec<String>,
     },
     /// It said what machine it is, and no more.
@@ -78,7 +78,7 @@ pub enum NoResults {
 }
 
 impl Log {
-    /// Takes one line, with or without its end; what it told, in order.
+    /// Takes one line, with or without its end; its content, in order.
     pub fn push(&mut self, line: &[u8]) -> Vec<Heard> {
         self.lines += 1;
         if LINE_BYTES < line.len() {

@@ -6,7 +6,7 @@
 //!  header  condition, its results  the next     end     over all
 //! ```
 //!
-//! Somebody photographs them: they come in any order, more than once, or not at all. A record that lies in a missing
+//! They are photographed: they come in any order, more than once, or not at all. A record that lies in a missing
 //! code, or reaches into one, is lost; results after it wait for the next condition.
 
 mod record;
@@ -21,7 +21,7 @@ use crate::condition::Condition;
 use crate::results::{Ending, Machine, Measurement, Outcome, Results};
 
 const MARK: &str = "VMB1:";
-/// More codes nobody photographs.
+/// Nobody photographs more codes.
 const CODES: u32 = 10_000;
 
 /// Why there are no results.

@@ -191,7 +191,7 @@ pub struct Batch {
 const TOLERANCE: f64 = 0.1;
 /// And by so many ticks, which single shots can't tell.
 const SHOT_TICKS: f64 = 100.0;
-/// Fewer can't be told to be good.
+/// Fewer can't be judged.
 const LEAST_SHOTS: u64 = 3;
 
 fn is_dearer(one: f64, other: f64, slack: f64) -> bool {

@@ -1,4 +1,4 @@
-//! Whether an operation leaves the guest for the VMM, told by what it costs.
+//! Whether an operation leaves the guest for the VMM, judged by its cost.
 //!
 //! A VM exit costs a lot and costs it each time. With g the times that the VM's general instructions, which run on the
 //! CPU itself, are slower than the real machine's:
@@ -46,11 +46,11 @@ pub enum Verdict {
     },
     /// It does not.
     DoesNot,
-    /// That can't be told.
+    /// Undecided.
     CantSay(Why),
 }
 
-/// Why that can't be told.
+/// Why it is undecided.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Why {
     /// A machine has no figure.

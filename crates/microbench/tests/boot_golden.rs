@@ -35,8 +35,9 @@ fn lines_and_codes_say_the_same() {
 #[test]
 fn every_line_is_understood() {
     let results = lines::parse(LINES).unwrap();
-    let told = LINES.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"{\"result\""));
-    assert_eq!(results.measurements.len(), told.count());
+    let reported =
+        LINES.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"{\"result\""));
+    assert_eq!(results.measurements.len(), reported.count());
     assert_eq!(results.notes.all(), ["the TSC jumped 0 times"]);
     assert_eq!(results.machine.brand, "AMD Opteron(tm) \"X\"");
 }

@@ -1,4 +1,4 @@
-//! Where the VM that comes goes, and how that is told: pure.
+//! Where the VM that comes goes, and the report of it: pure.
 
 use api::layout::{HostLayout, Place, VmLayout};
 use layout::{
@@ -9,7 +9,7 @@ use model::Pid;
 use numa::Host;
 
 use crate::config::NO_POLICY;
-use crate::offer::Asked;
+use crate::offer::CheckedOffer;
 
 /// What is done for a VM that comes.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,7 +18,7 @@ pub(crate) struct Arranged {
     pub(crate) plan: Option<Plan>,
     /// Where the VM that comes goes, or why the kernel is left to choose.
     pub(crate) place: Result<Placed, String>,
-    /// As it is told.
+    /// As reported.
     pub(crate) layout: HostLayout,
     /// The processes of the VMs in it, in their order.
     pub(crate) processes: Vec<Pid>,
@@ -27,7 +27,7 @@ pub(crate) struct Arranged {
 /// The VM that comes, as it is known before it is here.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Coming<'a> {
-    pub(crate) asked: &'a Asked,
+    pub(crate) requested: &'a CheckedOffer,
     /// The process that waits for it, if there is one by now.
     pub(crate) process: Option<Pid>,
     /// What that may use.
@@ -38,7 +38,7 @@ pub(crate) struct Coming<'a> {
 pub(crate) fn arrange(
     topology: &Topology,
     mut load: Load,
-    Coming { asked, process, allowed }: Coming<'_>,
+    Coming { requested, process, allowed }: Coming<'_>,
     counters: Result<(Source, Vec<Sample>), String>,
     policy: &str,
     move_bytes_per_s: u64,
@@ -47,23 +47,23 @@ pub(crate) fn arrange(
     let process = process.unwrap_or(Pid(0));
     // A resident of the same name is another VM; this one is none as it waits for its memory.
     load.vms.retain(|vm| vm.id != process.0);
-    let now = default_placement(topology, &load, asked.vcpus, asked.memory, allowed);
+    let now = default_placement(topology, &load, requested.vcpus, requested.memory, allowed);
     let why_not = match &counters {
-        _ if policy == NO_POLICY => Some("nobody asked for a plan".to_owned()),
+        _ if policy == NO_POLICY => Some("no plan was requested".to_owned()),
         Err(why) => Some(why.clone()),
         Ok(_) => None,
     };
     let (source, samples) = counters.unwrap_or_default();
     load.vms.push(Vm {
         id: process.0,
-        name: asked.vm.clone(),
+        name: requested.vm.clone(),
         now,
         arrival: Arrival::Incoming,
         may_move: true,
         allowed: allowed.clone(),
         samples,
         source,
-        ran_s: asked.ran_s,
+        ran_s: requested.ran_s,
         move_bytes_per_s,
     });
     // Without a policy the plan says where everything is, and moves nothing.
@@ -73,12 +73,12 @@ pub(crate) fn arrange(
     let processes: Vec<Pid> = plan.vms.iter().map(|vm| Pid(vm.id)).collect();
     match why_not {
         Some(why) => {
-            let layout = told(topology, &plan, Err(&why));
+            let layout = reported(topology, &plan, Err(&why));
             Arranged { plan: None, place: Err(why), layout, processes }
         }
         None => {
             let place = plan.vms.last().map(|vm| vm.after.clone()).unwrap_or_default();
-            let layout = told(topology, &plan, Ok(()));
+            let layout = reported(topology, &plan, Ok(()));
             Arranged { plan: Some(plan), place: Ok(place), layout, processes }
         }
     }
@@ -100,7 +100,7 @@ fn why_no_place(plan: &Plan) -> Option<String> {
     }
 }
 
-fn told(topology: &Topology, plan: &Plan, planned: Result<(), &String>) -> HostLayout {
+fn reported(topology: &Topology, plan: &Plan, planned: Result<(), &String>) -> HostLayout {
     let vm = |vm: &layout::VmPlan| VmLayout {
         name: vm.name.clone(),
         arrives: vm.arrival == Arrival::Incoming,
@@ -193,8 +193,8 @@ mod test {
         Topology::new(vec![node(0), node(1)], distances, None).unwrap()
     }
 
-    fn asked() -> Asked {
-        Asked {
+    fn requested() -> CheckedOffer {
+        CheckedOffer {
             vm: "web".to_owned(),
             uuid: None,
             vcpus: 1,
@@ -234,15 +234,15 @@ mod test {
         policy: &str,
     ) -> Arranged {
         let load = Load { vms: vec![idle()] };
-        let (asked, allowed) = (asked(), Allowed::default());
-        let coming = Coming { asked: &asked, process: None, allowed: &allowed };
+        let (requested, allowed) = (requested(), Allowed::default());
+        let coming = Coming { requested: &requested, process: None, allowed: &allowed };
         arrange(&topology(free), load, coming, counters, policy, G)
     }
 
     /// For a QEMU that waits already.
     fn arranged_for(residents: Vec<Vm>, process: Pid, allowed: &Allowed) -> Arranged {
-        let asked = asked();
-        let coming = Coming { asked: &asked, process: Some(process), allowed };
+        let requested = requested();
+        let coming = Coming { requested: &requested, process: Some(process), allowed };
         let load = Load { vms: residents };
         arrange(&topology([8 * G, 8 * G]), load, coming, heavy(), "simple", G)
     }
@@ -275,7 +275,7 @@ mod test {
         };
         let free = [3 * G, 15 * G];
         check(free, Err("counters are 99 s old".to_owned()), "simple", "99 s old");
-        check(free, heavy(), NO_POLICY, "nobody asked");
+        check(free, heavy(), NO_POLICY, "no plan was requested");
         check([G, G], heavy(), "simple", "too little free memory");
         let light = Sample { seconds: 1.0, misses: 1.0, instructions: Some(1e9), remote: None };
         check(free, Ok((Source::Perf, vec![light])), "simple", "no VM waits for memory");

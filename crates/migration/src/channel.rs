@@ -31,7 +31,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const SEND_LIMIT: Duration = Duration::from_secs(10);
 /// How long a read waits before the time is looked at.
 const TICK: Duration = Duration::from_millis(200);
-/// How often a silent peer's kernel is asked whether it is there, and how often it may be silent.
+/// How often a silent peer's kernel is probed, and how often it may be silent.
 const ALIVE: Duration = Duration::from_secs(10);
 const ALIVE_TRIES: u32 = 6;
 
@@ -221,7 +221,7 @@ where
     Ok(())
 }
 
-/// Accepts those whose certificates are known, whoever signed them.
+/// Accepts those whose certificates are known, whatever their signer.
 #[derive(Debug)]
 struct Known {
     fingerprints: Vec<Fingerprint>,

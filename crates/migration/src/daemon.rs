@@ -80,7 +80,7 @@ pub enum DaemonError {
 /// When it can't begin.
 pub fn serve(config: &Path, stop: &AtomicBool) -> Result<(), DaemonError> {
     let config = Config::read(config)?;
-    // What is wrong with it is told now; it is read anew for each connection.
+    // Errors in it are reported now; it is read anew for each connection.
     let peers = read_peers(&config.peers)?;
     let identity = Identity::open(&config.state)?;
     let records = |name: &str| {
@@ -99,10 +99,10 @@ pub fn serve(config: &Path, stop: &AtomicBool) -> Result<(), DaemonError> {
         Some(address) => line(&format!("listening at {address}")),
         None => line("no `listen`: no VM can come here"),
     }
-    // Without systemd there is nobody to tell.
+    // Without systemd there is nothing to notify.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     std::thread::scope(|scope| {
-        // It ends before this returns: what it told the kernel to watch is taken back.
+        // It ends before this returns: its probes are removed.
         scope.spawn(|| shared.host.count(stop));
         accept(&shared, tcp.as_ref(), &unix, stop);
     });
@@ -152,7 +152,7 @@ fn listen_tcp(address: SocketAddr) -> Result<TcpListener, DaemonError> {
     Ok(listener)
 }
 
-/// For whoever may read and write its folder: root.
+/// For users who may read and write its folder: root.
 fn listen_unix(path: &Path) -> Result<UnixListener, DaemonError> {
     let failed = |source| DaemonError::Listen { place: path.display().to_string(), source };
     if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
@@ -225,8 +225,8 @@ fn serve_user(shared: &Arc<Shared>, stream: UnixStream) {
     let Ok(mut channel) = Channel::local(stream, Duration::from_millis(5)) else { return };
     match channel.receive(ORDER_LIMIT) {
         Ok(Order::Migrate(order)) => {
-            let told = migrate(shared, &order, &mut channel);
-            let _ = channel.send(&told);
+            let reported = migrate(shared, &order, &mut channel);
+            let _ = channel.send(&reported);
         }
         Ok(Order::Watch { policy, to }) => serve_watch(shared, &mut channel, policy, to),
         Ok(Order::Cancel) | Err(_) => {}
@@ -253,7 +253,7 @@ fn migrate(shared: &Shared, order: &MigrateOrder, channel: &mut Channel) -> Told
     }
 }
 
-/// Whoever ordered a migration may go away: it goes on.
+/// A migration goes on when the client that ordered it goes away.
 struct User<'a> {
     channel: &'a mut Channel,
     is_cancelled: bool,
@@ -287,7 +287,7 @@ fn serve_watch(
         let _ = channel.send(&Told::Failed { reason, is_usage: true });
         return;
     }
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));
     let watch = Watch { policy, to, tell, stop: Arc::clone(&stop) };
     let watcher = {
@@ -295,12 +295,12 @@ fn serve_watch(
         std::thread::spawn(move || watch::run(&shared, &watch))
     };
     loop {
-        let sent = match told.recv_timeout(TICK) {
-            Ok(told) => channel.send(&told).is_ok(),
+        let sent = match reported.recv_timeout(TICK) {
+            Ok(reported) => channel.send(&reported).is_ok(),
             Err(mpsc::RecvTimeoutError::Timeout) => true,
             Err(mpsc::RecvTimeoutError::Disconnected) => false,
         };
-        // Whoever cancels or goes away does not want it any more.
+        // A client that cancels or goes away does not want it any more.
         if !sent || !matches!(channel.poll::<Order>(), Ok(None)) {
             break;
         }
@@ -310,7 +310,7 @@ fn serve_watch(
 }
 
 impl Shared {
-    /// As the file is now; one that became wrong names nobody.
+    /// As the file is now; one that became wrong has no peers.
     pub(crate) fn peers(&self) -> Vec<Peer> {
         read_peers(&self.host.config.peers).unwrap_or_else(|error| {
             line(&error.to_string());

@@ -25,14 +25,14 @@ use crate::channel::{Channel, ChannelError};
 use crate::frame::FrameError;
 use crate::incoming::{self, State, Waiting};
 use crate::log::line;
-use crate::offer::{Asked, check_counters, check_offer, cut};
+use crate::offer::{CheckedOffer, check_counters, check_offer, cut};
 use crate::records::Records;
 use crate::template::Memory;
 use crate::this_host::ThisHost;
 
 /// For a message that must come next.
 const NEXT_LIMIT: Duration = Duration::from_secs(10);
-/// How long a migration may take: nobody waits longer for a source that says nothing.
+/// How long a migration may take: no wait for a silent source is longer.
 const MIGRATION_LIMIT: Duration = Duration::from_secs(24 * 3600);
 /// How long a VM whose source says that it has gone may take to run here.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(20);
@@ -57,7 +57,7 @@ pub(crate) struct Destination<'a> {
 /// A VM that may come now.
 #[derive(Debug)]
 struct Prepared {
-    asked: Asked,
+    requested: CheckedOffer,
     waiting: Waiting,
     steered: Option<Steered>,
     place: Option<Placed>,
@@ -68,7 +68,7 @@ struct Prepared {
 
 /// What the source says in the end.
 #[derive(Debug)]
-enum Told {
+enum SourceVerdict {
     /// The VM runs here.
     Arrived,
     /// The VM stays there.
@@ -77,7 +77,7 @@ enum Told {
     Lost(String),
 }
 
-impl Told {
+impl SourceVerdict {
     fn reason(&self) -> &str {
         match self {
             Self::Arrived => "its QEMU is gone",
@@ -105,9 +105,9 @@ impl Destination<'_> {
         let ToDestination::Offer(offer) = channel.receive(NEXT_LIMIT)? else {
             return channel.send(&ToSource::Refused { reason: "it offered no VM".to_owned() });
         };
-        let prepared = check_offer(&offer).and_then(|asked| {
+        let prepared = check_offer(&offer).and_then(|requested| {
             let counters = self.counters(channel);
-            self.prepare(channel, asked, counters)
+            self.prepare(channel, requested, counters)
         });
         let mut prepared = match prepared {
             Ok(prepared) => prepared,
@@ -116,8 +116,8 @@ impl Destination<'_> {
                 return channel.send(&ToSource::Refused { reason });
             }
         };
-        let told = self.receive_vm(channel, &mut prepared);
-        self.finish(channel, prepared, told)
+        let verdict = self.receive_vm(channel, &mut prepared);
+        self.finish(channel, prepared, verdict)
     }
 
     /// What was counted of the VM; whatever is wrong with it costs the plan only.
@@ -133,44 +133,46 @@ impl Destination<'_> {
     fn prepare(
         &self,
         channel: &mut Channel,
-        asked: Asked,
+        requested: CheckedOffer,
         counters: Result<Counters, String>,
     ) -> Result<Prepared, String> {
         let config = &self.host.config;
         let oldest = Duration::from_secs(config.oldest_counters_s);
         let counters = counters.and_then(|counters| check_counters(&counters, oldest));
-        let incoming = match asked.started_by {
+        let incoming = match requested.started_by {
             StartedBy::Others => None,
-            StartedBy::Daemon => Some(config.incoming(&asked.vm, self.peer).ok_or_else(|| {
-                format!("there is no [[incoming]] for VM {} from {}", asked.vm, self.peer)
-            })?),
+            StartedBy::Daemon => {
+                Some(config.incoming(&requested.vm, self.peer).ok_or_else(|| {
+                    format!("there is no [[incoming]] for VM {} from {}", requested.vm, self.peer)
+                })?)
+            }
         };
         let _planning = self.planning.lock().unwrap_or_else(PoisonError::into_inner);
         let found = match incoming {
             Some(_) => None,
-            None => Some(self.find(&asked)?),
+            None => Some(self.find(&requested)?),
         };
         let host = self.read()?;
-        if incoming.is_some() && host.vms.iter().any(|vm| vm.process.name == asked.vm) {
-            return Err(format!("a VM {} is here already", asked.vm));
+        if incoming.is_some() && host.vms.iter().any(|vm| vm.process.name == requested.vm) {
+            return Err(format!("a VM {} is here already", requested.vm));
         }
-        let policy = asked.policy.as_deref().unwrap_or(&config.policy);
+        let policy = requested.policy.as_deref().unwrap_or(&config.policy);
         let mut load = self.host.load(&host);
         let left_out = load.leave_out_unsound(&host.topology);
         let rate = config.move_bytes_per_s;
-        let allowed = found.as_ref().map(|waiting| waiting.allowed(&host.topology, &asked));
+        let allowed = found.as_ref().map(|waiting| waiting.allowed(&host.topology, &requested));
         let coming = Coming {
-            asked: &asked,
+            requested: &requested,
             process: found.as_ref().map(|waiting| waiting.found.pid),
             allowed: &allowed.unwrap_or_default(),
         };
         let mut arranged = arrange::arrange(&host.topology, load, coming, counters, policy, rate);
         arranged.layout.notes.extend(left_out.iter().map(ToString::to_string));
-        line(&format!("{} from {}: {}", asked.vm, self.peer, arranged.layout.outcome));
+        line(&format!("{} from {}: {}", requested.vm, self.peer, arranged.layout.outcome));
         // Its pages may be coming already: what can be done at once comes before residents are moved.
         let steered = found.as_ref().and_then(|waiting| {
             let place = arranged.place.as_ref().ok()?;
-            steer(&host, waiting, &asked.vm, place, &mut arranged.layout)
+            steer(&host, waiting, &requested.vm, place, &mut arranged.layout)
         });
         if let Some(plan) = &arranged.plan {
             let layout = (&mut arranged.layout, &arranged.processes[..]);
@@ -179,22 +181,24 @@ impl Destination<'_> {
         let waiting = match (found, incoming) {
             (Some(waiting), _) => waiting,
             (None, Some(incoming)) => {
-                self.start(channel, incoming, &host, &asked, &mut arranged)?
+                self.start(channel, incoming, &host, &requested, &mut arranged)?
             }
-            (None, None) => return Err("nobody starts its QEMU".to_owned()),
+            (None, None) => {
+                return Err("neither a template nor a waiting QEMU was found for it".to_owned());
+            }
         };
         let Arranged { place, layout, processes, .. } = arranged;
         let place = place.ok();
-        let mut prepared = Prepared { asked, waiting, steered, place, layout, processes };
+        let mut prepared = Prepared { requested, waiting, steered, place, layout, processes };
         self.put_in_place(&mut prepared);
         Ok(prepared)
     }
 
-    /// A QEMU that somebody else started: it may be a moment behind its source.
-    fn find(&self, asked: &Asked) -> Result<Waiting, String> {
+    /// A QEMU that another program started: it may be a moment behind its source.
+    fn find(&self, requested: &CheckedOffer) -> Result<Waiting, String> {
         let start = Instant::now();
         loop {
-            match incoming::find(self.host, &asked.vm, asked.uuid.as_deref()) {
+            match incoming::find(self.host, &requested.vm, requested.uuid.as_deref()) {
                 Err(incoming::IncomingError::NotFound) if start.elapsed() < FIND_LIMIT => {
                     std::thread::sleep(FIND_LIMIT / 10);
                 }
@@ -237,7 +241,7 @@ impl Destination<'_> {
         channel: &mut Channel,
         incoming: &crate::config::Incoming,
         host: &Host,
-        asked: &Asked,
+        requested: &CheckedOffer,
         arranged: &mut Arranged,
     ) -> Result<Waiting, String> {
         progress(channel, "starting QEMU");
@@ -249,7 +253,9 @@ impl Destination<'_> {
                     let memory = Memory::Bound { nodes, prealloc };
                     incoming::start(self.host, self.records, incoming, &memory)
                         .map_err(|error| error.to_string())
-                        .and_then(|waiting| self.check_vcpus(&host.topology, waiting, asked, place))
+                        .and_then(|waiting| {
+                            self.check_vcpus(&host.topology, waiting, requested, place)
+                        })
                 }
                 Ok(()) => Err("its command has no {numa}".to_owned()),
                 Err(why) => Err(why),
@@ -272,10 +278,10 @@ impl Destination<'_> {
         &self,
         topology: &Topology,
         waiting: Waiting,
-        asked: &Asked,
+        requested: &CheckedOffer,
         place: &Placed,
     ) -> Result<Waiting, String> {
-        let allowed = waiting.allowed(topology, asked);
+        let allowed = waiting.allowed(topology, requested);
         let Some((vcpu, node)) = allowed.forbidden_vcpu(topology, place) else {
             return Ok(waiting);
         };
@@ -316,7 +322,7 @@ impl Destination<'_> {
     }
 
     /// Until the VM runs here, or stays.
-    fn receive_vm(&self, channel: &mut Channel, prepared: &mut Prepared) -> Told {
+    fn receive_vm(&self, channel: &mut Channel, prepared: &mut Prepared) -> SourceVerdict {
         let address = self.host.config.migration_address.unwrap_or(self.address);
         let address = match prepared.waiting.listen(address, self.host.config.migration_ports) {
             Ok(address) => address,
@@ -324,7 +330,7 @@ impl Destination<'_> {
                 let reason = error.to_string();
                 // Whether it hears that or not: nothing comes.
                 let _ = channel.send(&ToSource::Refused { reason: reason.clone() });
-                return Told::Stays(reason);
+                return SourceVerdict::Stays(reason);
             }
         };
         self.look(prepared);
@@ -338,13 +344,17 @@ impl Destination<'_> {
                     self.look(prepared);
                     sent = channel.send(&ToSource::Layout(prepared.layout.clone()));
                 }
-                Ok(ToDestination::Arrived) => return Told::Arrived,
-                Ok(ToDestination::Abandoned { reason }) => return Told::Stays(cut(reason)),
+                Ok(ToDestination::Arrived) => return SourceVerdict::Arrived,
+                Ok(ToDestination::Abandoned { reason }) => {
+                    return SourceVerdict::Stays(cut(reason));
+                }
                 // Too late for a plan, which is no reason to break off.
                 Ok(ToDestination::Counters(_))
                 | Err(ChannelError::Frame(FrameError::Garbled(_))) => {}
-                Ok(_) => return Told::Lost("its source says what makes no sense".to_owned()),
-                Err(error) => return Told::Lost(error.to_string()),
+                Ok(_) => {
+                    return SourceVerdict::Lost("its source says what makes no sense".to_owned());
+                }
+                Err(error) => return SourceVerdict::Lost(error.to_string()),
             }
         }
     }
@@ -368,37 +378,37 @@ impl Destination<'_> {
         &self,
         channel: &mut Channel,
         mut prepared: Prepared,
-        told: Told,
+        verdict: SourceVerdict,
     ) -> Result<(), ChannelError> {
-        let (vm, peer) = (prepared.asked.vm.clone(), self.peer);
+        let (vm, peer) = (prepared.requested.vm.clone(), self.peer);
         let (pid, started) = (prepared.waiting.found.pid, prepared.waiting.started);
-        let state = match &told {
+        let state = match &verdict {
             // One that stood still at its source stands still here.
-            Told::Arrived => incoming::outcome(self.host, pid, started, ARRIVAL_LIMIT),
-            Told::Stays(_) => prepared.waiting.state(self.host),
-            Told::Lost(reason) => {
+            SourceVerdict::Arrived => incoming::outcome(self.host, pid, started, ARRIVAL_LIMIT),
+            SourceVerdict::Stays(_) => prepared.waiting.state(self.host),
+            SourceVerdict::Lost(reason) => {
                 line(&format!("{vm} from {peer}: {reason}"));
                 incoming::outcome(self.host, pid, started, ORPHAN_LIMIT)
             }
         };
-        match (told, state) {
-            (Told::Arrived, State::Runs | State::Waits) => {
+        match (verdict, state) {
+            (SourceVerdict::Arrived, State::Runs | State::Waits) => {
                 self.arrived(&mut prepared);
                 line(&format!("{vm} came from {peer}"));
                 prepared.waiting.let_go(self.records);
                 channel.send(&ToSource::Layout(prepared.layout))
             }
-            (Told::Lost(_), State::Runs) => {
+            (SourceVerdict::Lost(_), State::Runs) => {
                 self.arrived(&mut prepared);
                 line(&format!("{vm} came from {peer}, which does not hear it"));
                 prepared.waiting.let_go(self.records);
                 Ok(())
             }
-            (told, _) => {
+            (verdict, _) => {
                 if let Some(steered) = prepared.steered.take() {
                     steered.release(Path::new(PROC), &[]);
                 }
-                line(&format!("{vm} did not come from {peer}: {}", told.reason()));
+                line(&format!("{vm} did not come from {peer}: {}", verdict.reason()));
                 prepared.waiting.end(self.host, self.records);
                 Ok(())
             }
@@ -490,7 +500,7 @@ fn account_arriving(layout: &mut HostLayout, done: &CarriedOut) {
     layout.notes.extend(done.failures.iter().map(ToString::to_string));
 }
 
-/// Whoever does not listen any more will be noticed.
+/// A peer that does not listen any more will be noticed.
 fn progress(channel: &mut Channel, text: &str) {
     let _ = channel.send(&ToSource::Progress { text: text.to_owned() });
 }

@@ -11,26 +11,26 @@ use crate::{Identity, Peer, arrange, frame, offer};
 
 /// What another host says, from its first byte on: as a source, and as a destination.
 pub fn peer_said(bytes: &[u8]) {
-    let (mut asked, mut counters) = (None, Err("none came".to_owned()));
+    let (mut requested, mut counters) = (None, Err("none came".to_owned()));
     all(bytes, |message: ToDestination| match message {
-        ToDestination::Offer(offer) => asked = offer::check_offer(&offer).ok(),
+        ToDestination::Offer(offer) => requested = offer::check_offer(&offer).ok(),
         ToDestination::Counters(sent) => {
             counters = offer::check_counters(&sent, Duration::from_secs(60));
         }
         _ => {}
     });
-    if let Some(asked) = asked {
+    if let Some(requested) = requested {
         let node = |id: u32| Node { id, cpus: vec![id], total: 16 << 30, free: 8 << 30 };
         let distances = vec![vec![10, 20], vec![20, 10]];
         let topology = Topology::new(vec![node(0), node(1)], distances, None);
         let topology = topology.expect("it is one");
-        let policy = asked.policy.clone().unwrap_or_else(|| "asymsched".to_owned());
+        let policy = requested.policy.clone().unwrap_or_else(|| "asymsched".to_owned());
         let (load, allowed) = (Load::default(), Allowed::default());
-        let coming = arrange::Coming { asked: &asked, process: None, allowed: &allowed };
+        let coming = arrange::Coming { requested: &requested, process: None, allowed: &allowed };
         let arranged = arrange::arrange(&topology, load, coming, counters, &policy, 1 << 30);
         if let Ok(place) = arranged.place {
-            assert_eq!(place.vcpus.len(), asked.vcpus);
-            assert_eq!(place.bytes(), asked.memory);
+            assert_eq!(place.vcpus.len(), requested.vcpus);
+            assert_eq!(place.bytes(), requested.memory);
         }
     }
     all(bytes, |message: ToSource| {
@@ -145,7 +145,7 @@ pub fn converse(
         if matches!(answers.last(), Some(ToSource::Ready { .. } | ToSource::Refused { .. })) {
             let reason = "it was a test".to_owned();
             let abandoned = ToDestination::Abandoned { reason };
-            // Whoever refused has closed.
+            // The refusing side has closed.
             let _ = channel.send(&abandoned);
             return Ok(answers);
         }

@@ -1,5 +1,5 @@
-//! This host's key and certificate, made at the first start. Other hosts know the certificate by its fingerprint; nobody
-//! signs it, and it does not expire: to replace it, remove the file and give the new fingerprint to the others.
+//! This host's key and certificate, made at the first start. Other hosts know the certificate by its fingerprint;
+//! nothing signs it, and it does not expire: to replace it, remove the file and give the new fingerprint to the others.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};

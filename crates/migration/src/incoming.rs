@@ -6,7 +6,7 @@
 //!                                                          \__ the VM stays: a QEMU that was started here is ended
 //! ```
 //!
-//! Whether the VM runs is asked of the kernel: KVM knows the thread of a vCPU from its first run on. A QEMU whose vCPUs have
+//! The kernel says whether the VM runs: KVM knows the thread of a vCPU from its first run on. A QEMU whose vCPUs have
 //! never run can be ended at any time: the source has the VM.
 
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::config::Incoming;
-use crate::offer::Asked;
+use crate::offer::CheckedOffer;
 use crate::records::{Record, Records};
 use crate::template::Memory;
 use crate::this_host::ThisHost;
@@ -87,7 +87,7 @@ pub(crate) fn start(
 ) -> Result<Waiting, IncomingError> {
     let own_monitor = records.file(&incoming.vm, "qmp");
     let monitor = incoming.command.monitor().unwrap_or_else(|| own_monitor.clone());
-    // An earlier QEMU's, to which nobody would answer.
+    // An earlier QEMU's, which would have no listener.
     let _ = fs::remove_file(&monitor);
     let words = incoming.command.command_line(memory, &own_monitor);
     let path = records.file(&incoming.vm, "log");
@@ -197,7 +197,7 @@ fn own_threads(pid: Pid, named: Vec<u32>) -> Vec<Tid> {
     named.into_iter().filter(|tid| tasks.join(tid.to_string()).exists()).map(Tid).collect()
 }
 
-/// Finds a QEMU that somebody else started, and that waits for a VM of this name.
+/// Finds a QEMU that another program started, and that waits for a VM of this name.
 pub(crate) fn find(
     host: &ThisHost,
     vm: &str,
@@ -244,9 +244,9 @@ impl Waiting {
     }
 
     /// What it may use of the host.
-    pub(crate) fn allowed(&self, topology: &Topology, asked: &Asked) -> Allowed {
-        let process = self.process(&asked.vm);
-        numa::allowed(Path::new(SYS), Path::new(PROC), topology, &process, asked.vcpus)
+    pub(crate) fn allowed(&self, topology: &Topology, requested: &CheckedOffer) -> Allowed {
+        let process = self.process(&requested.vm);
+        numa::allowed(Path::new(SYS), Path::new(PROC), topology, &process, requested.vcpus)
     }
 
     /// Gives the vCPUs that have not run yet their threads.
@@ -340,7 +340,7 @@ pub(crate) enum State {
     Gone,
 }
 
-/// As the kernel says. When it can't be asked, the VM counts as running: then nothing is ended.
+/// As the kernel says. When that fails, the VM counts as running: then nothing is ended.
 pub(crate) fn state(host: &ThisHost, pid: Pid, started: u64) -> State {
     let Ok(found) = host.find() else { return State::Runs };
     let Some(found) = found.into_iter().find(|found| found.pid == pid) else { return State::Gone };

@@ -1,4 +1,4 @@
-//! How this host's VMs use memory, all the time: when a migration begins, what its pre-copy disturbs is not asked for.
+//! How this host's VMs use memory, all the time: a migration's pre-copy would disturb a measurement.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -80,7 +80,7 @@ pub(crate) fn run(host: &ThisHost, history: &Mutex<History>, stop: &AtomicBool) 
 }
 
 fn follow(host: &ThisHost, counters: &mut Counters, history: &Mutex<History>) {
-    // The kernel's refusal is told when a migration needs its answer.
+    // The kernel's refusal is reported when a migration needs its answer.
     let Ok(found) = host.find() else { return };
     let (sys, proc) = (Path::new(SYS), Path::new(PROC));
     let processes = numa::processes(proc, &found);

@@ -20,7 +20,7 @@ const MOST_PARTS: usize = 64;
 
 /// A VM that is to come.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Asked {
+pub(crate) struct CheckedOffer {
     pub(crate) vm: String,
     pub(crate) uuid: Option<String>,
     pub(crate) vcpus: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Asked {
 }
 
 /// Checks what a source says of a VM.
-pub(crate) fn check_offer(offer: &Offer) -> Result<Asked, String> {
+pub(crate) fn check_offer(offer: &Offer) -> Result<CheckedOffer, String> {
     let Offer { vm, uuid, vcpus, memory, ran_s, policy, started_by } = offer;
     if vm.is_empty() || MOST_CHARS < vm.chars().count() || vm.chars().any(char::is_control) {
         return Err("the VM's name is none".to_owned());
@@ -44,7 +44,7 @@ pub(crate) fn check_offer(offer: &Offer) -> Result<Asked, String> {
     if !(1..=MOST_BYTES).contains(memory) {
         return Err(format!("it has {memory} bytes of memory"));
     }
-    Ok(Asked {
+    Ok(CheckedOffer {
         vm: vm.clone(),
         uuid: uuid.clone(),
         vcpus,
@@ -167,8 +167,8 @@ mod test {
 
     #[test]
     fn offers_are_checked() {
-        let asked = check_offer(&offer()).unwrap();
-        assert_eq!((asked.vcpus, asked.policy.as_deref()), (2, Some("dino")));
+        let requested = check_offer(&offer()).unwrap();
+        assert_eq!((requested.vcpus, requested.policy.as_deref()), (2, Some("dino")));
         let check = |change: &dyn Fn(&mut Offer), expected: Result<(), &str>| {
             let mut changed = offer();
             change(&mut changed);

@@ -58,7 +58,7 @@ impl Records {
         let letter = |byte: u8| {
             if plain(byte) { char::from(byte).to_string() } else { format!("_{byte:02x}") }
         };
-        // A UNIX socket's path has little room; names that begin alike are told apart by what follows.
+        // A UNIX socket's path has little room; names with the same beginning get a hash.
         let name: String = vm.bytes().take(20).map(letter).collect();
         let hash = Sha256::digest(vm);
         let [a, b, c, d] = [hash[0], hash[1], hash[2], hash[3]];

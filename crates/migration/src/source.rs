@@ -71,7 +71,7 @@ pub(crate) enum SourceError {
     Numa(#[from] numa::NumaError),
 }
 
-/// A destination that is told about a VM.
+/// A destination that gets a VM's counters.
 #[derive(Debug)]
 pub(crate) struct Destination {
     pub(crate) peer: String,
@@ -371,14 +371,14 @@ impl Source<'_> {
                 result.reason = result.reason.take().or(Some(reason));
                 runs_on(&mut leaving.session, result);
             }
-            // QEMU goes on without us: what comes of it is asked anew.
+            // QEMU goes on without us: its result is read anew.
             Err(error) => match adopt(&record) {
                 Some(migration) if migration.state == MigrationState::Completed => {
                     account(result, &migration);
                     result.moved = true;
                 }
                 Some(_) => result.reason = Some(error.to_string()),
-                // It may have handed the VM over: the destination, told nothing, waits and sees.
+                // It may have handed the VM over: the destination has no verdict, and waits.
                 None => {
                     result.reason = Some("its QEMU ended while it was migrated".to_owned());
                     destination = None;
@@ -416,7 +416,7 @@ pub(crate) fn end(session: &mut Session, record: &Record) -> Result<(), QmpError
     Ok(())
 }
 
-/// What the destination has to say in the end; and what it is told.
+/// The destination's last message, and the verdict it gets.
 pub(crate) fn tell_destination(destination: Option<&mut Destination>, result: &mut Migrated) {
     let Some(destination) = destination else { return };
     if !result.moved {
@@ -525,13 +525,13 @@ fn runs_on(session: &mut Session, result: &mut Migrated) {
     result.notes.push("QEMU does not say that the VM runs on".to_owned());
 }
 
-/// Goes on with a migration that nobody follows any more: waits for its end, and ends the QEMU of a VM that has left.
+/// Goes on with a migration without a client: waits for its end, and ends the QEMU of a VM that has left.
 /// `None`: that QEMU is gone.
 pub(crate) fn adopt(record: &Record) -> Option<Migration> {
     let mut session = None;
     while record.is_there() {
         let user = host::vms::describe(Path::new(PROC), record.pid, "").user;
-        let asked = match &mut session {
+        let requested = match &mut session {
             None => Session::open(&record.monitor, user).map(|opened| session = Some(opened)),
             Some(open) => match open.migration() {
                 Ok(migration) if migration.state == MigrationState::Completed => {
@@ -547,7 +547,7 @@ pub(crate) fn adopt(record: &Record) -> Option<Migration> {
                 Err(error) => Err(error),
             },
         };
-        if asked.is_err() {
+        if requested.is_err() {
             session = None;
         }
         std::thread::sleep(LOOK);

@@ -16,7 +16,7 @@ pub(crate) const NUMA: &str = "{numa}";
 /// Words of a command line at most, and bytes of them all.
 const MOST_WORDS: usize = 1024;
 const MOST_BYTES: usize = 64 << 10;
-/// Nobody can say when these begin: the daemon does.
+/// The daemon chooses when these begin.
 const OWN_OPTIONS: &[&str] = &["-incoming", "-S", "-daemonize", "-preconfig"];
 
 /// A command line with a place for where memory is to be.

@@ -1,4 +1,4 @@
-//! Migrations that others start, libvirt or an operator: noticed by QEMU's events, and their destinations told.
+//! Migrations that others start, libvirt or an operator: noticed by QEMU's events, and their destinations notified.
 //!
 //! ```text
 //!  for each VM with a monitor: MIGRATION setup --> peers: who has a QEMU that waits for it? --> that one plans, and has
@@ -36,10 +36,10 @@ const READY_LIMIT: Duration = Duration::from_secs(120);
 #[derive(Debug, Clone)]
 pub(crate) struct Watch {
     pub(crate) policy: Option<String>,
-    /// The only peer that is asked.
+    /// The only peer to query.
     pub(crate) to: Option<String>,
     pub(crate) tell: Sender<Told>,
-    /// Set when nobody listens any more.
+    /// Set when the client has gone.
     pub(crate) stop: Arc<std::sync::atomic::AtomicBool>,
 }
 
@@ -101,7 +101,7 @@ impl Watched {
     }
 }
 
-/// Watches until nobody listens any more.
+/// Watches until the client has gone.
 pub(crate) fn run(shared: &Arc<Shared>, watch: &Watch) {
     let watched: Arc<Mutex<Watched>> = Arc::default();
     while !watch.is_over() {
@@ -153,7 +153,7 @@ fn one(shared: &Shared, watch: &Watch, process: &VmProcess) -> Result<(), String
     let begins = |state| matches!(state, MigrationState::Setup | MigrationState::Active);
     let now = leaving.session.migration().map_err(|error| error.to_string())?;
     let mut has_begun = begins(now.state);
-    // While it migrates QEMU does not change that; then nobody needs to wait for the event.
+    // While it migrates QEMU does not change that; then there is no need to wait for the event.
     if !has_begun {
         leaving.session.set_capabilities(&[("events", true)]).map_err(|error| error.to_string())?;
     }
@@ -172,7 +172,7 @@ fn one(shared: &Shared, watch: &Watch, process: &VmProcess) -> Result<(), String
     Ok(())
 }
 
-/// Follows a migration that somebody has begun.
+/// Follows a migration that has begun.
 fn follow(shared: &Shared, watch: &Watch, leaving: &mut Leaving) -> Migrated {
     // The event came at once; what was counted in the second that it was in is left out.
     let begin = Instant::now();
@@ -204,7 +204,7 @@ fn follow(shared: &Shared, watch: &Watch, leaving: &mut Leaving) -> Migrated {
                 break;
             }
             Ok(_) => {}
-            // Whoever migrates it may end it as soon as the VM has left.
+            // The migrating program may end it as soon as the VM has left.
             Err(_) => {
                 let layout = destination.as_mut().and_then(|destination| destination.look().ok());
                 result.moved = layout.is_some_and(|layout| !layout.before_switch_over);

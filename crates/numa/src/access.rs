@@ -37,7 +37,7 @@ pub(crate) struct Accesses {
 }
 
 impl Accesses {
-    /// Watches these VMs, of `watched`; of more than DAMON is asked to watch, the first.
+    /// Watches these VMs, of `watched`; the first ones if there are too many for DAMON.
     pub(crate) fn start(watched: &Watched, vms: &[VmProcess]) -> Result<Self, DamonError> {
         let vms = &vms[..vms.len().min(MOST_TARGETS)];
         let topology = read::topology(watched.sys).map_err(|_| DamonError::Missing)?;
@@ -212,7 +212,7 @@ mod test {
             let accessed = Placed { vcpus: vec![Some(1)], memory: memory.to_vec() };
             let sample = estimate(&topology, &accessed, 100.0, ran_s, 1.0);
             assert_eq!((sample.misses, sample.remote), expected, "{memory:?}");
-            assert_eq!(sample.instructions, None, "nobody counts them");
+            assert_eq!(sample.instructions, None, "they are not counted");
         };
         check([300, 100], 1.0, (0.75 * MISSES_PER_S, Some(0.75)));
         check([300, 100], 0.5, (0.375 * MISSES_PER_S, Some(0.75)));

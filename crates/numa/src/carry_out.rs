@@ -1,4 +1,4 @@
-//! Carrying out a plan: vCPU threads to their nodes, then memory, no faster than asked for.
+//! Carrying out a plan: vCPU threads to their nodes, then memory, no faster than requested.
 //!
 //! ```text
 //!  check: may each VM be where it is to be? --> bind vCPUs --> move memory
@@ -30,7 +30,7 @@ pub struct CarriedOut {
     pub took: Duration,
     /// What failed; other VMs were moved all the same.
     pub failures: Vec<NumaError>,
-    /// It was told to stop before everything was done.
+    /// It was stopped before everything was done.
     pub stopped: bool,
 }
 
@@ -358,13 +358,13 @@ mod test {
     fn own_threads(n: usize) -> Vec<Tid> {
         let tid = || Tid(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
         let spawn = |_| {
-            let (tell, told) = std::sync::mpsc::channel();
+            let (tell, reported) = std::sync::mpsc::channel();
             // It lives for as long as this test.
             std::thread::spawn(move || {
                 tell.send(tid()).unwrap();
                 std::thread::park();
             });
-            told.recv().unwrap()
+            reported.recv().unwrap()
         };
         (0..n).map(spawn).collect()
     }

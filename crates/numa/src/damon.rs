@@ -2,7 +2,7 @@
 //! of guests included. It tells how much and where, not how often.
 //!
 //! ```text
-//!  admin/kdamonds/nr_kdamonds            0: nobody uses it
+//!  admin/kdamonds/nr_kdamonds            0: unused
 //!                 0/state                on, off; update_schemes_tried_regions fills in what was seen last
 //!                 0/contexts/0/          intervals, numbers of regions
 //!                   targets/VM/          its process, and where its guest's memory lies in it
@@ -10,9 +10,9 @@
 //!                     tried_regions/N/   start, end, in how many of the checks it had been accessed
 //! ```
 //!
-//! There is one such interface for all programs. Whoever has a kdamond is left alone. A lock on `nr_kdamonds` says which
-//! vmscope uses it, and ends with its process: what one that was killed left behind is known by its lock that is gone, and by
-//! its intervals, and is taken away.
+//! There is one such interface for all programs. Another program's kdamond is left alone. A lock on `nr_kdamonds` says
+//! which vmscope uses it, and ends with its process: what one that was killed left behind is known by its lock that is
+//! gone, and by its intervals, and is taken away.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -34,7 +34,7 @@ const REGIONS: Range<usize> = 10..100;
 const MOST_REGIONS: usize = 1000;
 /// VMs at most; others are not watched.
 pub(crate) const MOST_TARGETS: usize = 64;
-/// Times that it is asked to end.
+/// Number of requests to end it.
 const TRIES: usize = 100;
 /// Bytes of a file that are read at most.
 const MAX_BYTES: u64 = 4096;
@@ -61,7 +61,7 @@ pub(crate) enum DamonError {
     #[error("no DAMON")]
     Missing,
     /// There can be one user.
-    #[error("DAMON is in use by somebody else")]
+    #[error("another program uses DAMON")]
     InUse,
     /// A file.
     #[error("DAMON refused {value} for {}: {source}", path.display())]
@@ -208,7 +208,7 @@ fn is_ours(folder: &Path) -> bool {
         && is(intervals.join("aggr_us"), CHECKS * CHECK_US)
 }
 
-/// As it is when nobody uses it.
+/// As it is when unused.
 fn put_back(folder: &Path) {
     for _ in 0..TRIES {
         // One that has ended by itself can't be switched off.
@@ -216,7 +216,7 @@ fn put_back(folder: &Path) {
         if write(&folder.join("nr_kdamonds"), "0").is_ok() {
             return;
         }
-        // Somebody reads or writes another of its files just now.
+        // Another process reads or writes one of its files just now.
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -294,7 +294,7 @@ pub(crate) mod test {
     }
 
     #[test]
-    fn vms_are_watched_and_told_apart_until_the_end() {
+    fn vms_are_watched_and_distinguished_until_the_end() {
         let root = tempfile::tempdir().unwrap();
         let folder = kernel(root.path());
         let damon = Damon::start(root.path(), &targets()).unwrap();
@@ -370,7 +370,7 @@ pub(crate) mod test {
     fn a_kernel_that_refuses_is_as_it_was() {
         let root = tempfile::tempdir().unwrap();
         let folder = kernel(root.path());
-        // Before Linux 6.6 VMs could not be told apart.
+        // Before Linux 6.6 VMs could not be distinguished.
         fs::remove_file(folder.join("0/contexts/0/schemes/1/filters/0/damon_target_idx")).unwrap();
         let error = Damon::start(root.path(), &targets()).unwrap_err().to_string();
         assert!(

@@ -5,7 +5,7 @@
 //!  perf, resctrl, DAMON -> count -> samples -------------+--> layout::Load --> plan --> carry_out --> numa_maps says so
 //! ```
 //!
-//! Design constraints: reading and counting change nothing, and what DAMON is told is taken back. What VMMs say about
+//! Design constraints: reading and counting change nothing, and DAMON's settings are restored. What VMMs say about
 //! placement is not believed: `numa_maps` is read before and after. Processes may end at any time; what is left of a plan
 //! then goes on. Of a
 //! VM all is changed or nothing. Must never decide where something should be: that is `layout`'s.

@@ -11,7 +11,7 @@ pub(crate) const BATCH: usize = 1024;
 /// From the kernel's `uapi/linux/mempolicy.h`: pages that other processes have mapped, too.
 const MPOL_MF_MOVE_ALL: c_int = 1 << 2;
 
-/// The node of each page; `None`: there is no page, or it can't be told.
+/// The node of each page; `None`: there is no page, or it is unknown.
 pub(crate) fn nodes(pid: Pid, addresses: &[u64]) -> io::Result<Vec<Option<u32>>> {
     let status = call(pid, addresses, None)?;
     Ok(status.into_iter().map(|status| u32::try_from(status).ok()).collect())
@@ -33,8 +33,8 @@ fn call(pid: Pid, addresses: &[u64], node: Option<c_int>) -> io::Result<Vec<c_in
     let mut status = vec![-libc::ENOENT; pages.len()];
     let nodes = nodes.as_ref().map_or(std::ptr::null(), Vec::as_ptr);
     let pid = libc::pid_t::try_from(pid.0).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: `pages`, `nodes` (null or not) and `status` have as many elements as the call is told, and outlive it. The kernel
-    // writes to `status` only; the addresses are the other process's, and are never followed here.
+    // SAFETY: `pages`, `nodes` (null or not) and `status` have as many elements as the call's count, and outlive it.
+    // The kernel writes to `status` only; the addresses are the other process's, and are never followed here.
     let result = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

@@ -459,7 +459,7 @@ pub(crate) mod test {
     }
 
     #[test]
-    fn vms_of_one_name_are_told_apart() {
+    fn vms_of_one_name_are_distinguished() {
         let (root, mut found) = machine();
         found[1].pid = found[0].pid;
         let host = read(&root.path().join("sys"), &root.path().join("proc"), &found).unwrap();

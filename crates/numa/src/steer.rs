@@ -1,7 +1,7 @@
 //! Memory to a node before it is there: the kernel takes a page from the node of the thread that touches it first. While a
 //! VM's pages arrive, all threads of its process run on the CPUs of the node where it should be.
 //!
-//! It needs nobody's help: no option of the VMM, no control group. It holds as long as the node has free memory, and for one
+//! It needs no help: no option of the VMM, no control group. It holds as long as the node has free memory, and for one
 //! node only; what comes to lie elsewhere is moved afterwards.
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub struct Steered {
 /// If the process has ended, or the kernel refuses.
 pub fn steer(proc: &Path, process: &VmProcess, cpus: &[u32]) -> Result<Steered, NumaError> {
     let mut steered = Steered { process: process.clone(), before: BTreeMap::new() };
-    // Threads may be started meanwhile by those that were not asked yet.
+    // Threads may be started meanwhile by those that were not queried yet.
     for _ in 0..2 {
         for tid in threads(proc, process) {
             if steered.before.contains_key(&tid) {
@@ -109,7 +109,7 @@ mod test {
         while started(&proc.join(pid.to_string())).is_ok() {
             std::thread::yield_now();
         }
-        // Nobody has waited for it yet, and its number stays its own; but it has ended.
+        // It has not been waited for, and its number stays its own; but it has ended.
         assert!(matches!(steer(proc, &process, &[0]), Err(NumaError::Gone(_))));
         child.wait().unwrap();
     }

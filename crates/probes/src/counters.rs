@@ -18,7 +18,7 @@ pub struct ThreadCounters {
     loads: Option<(File, File)>,
 }
 
-/// What a thread has done so far. Where more counters are asked for than the CPU has, the kernel counts by turns, and these
+/// What a thread has done so far. Where there are more counters than the CPU has, the kernel counts by turns, and these
 /// are estimates.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ThreadCounts {
@@ -31,7 +31,8 @@ pub struct ThreadCounts {
 }
 
 impl ThreadCounters {
-    /// Opens the counters of a thread. They are hardware events: the caller has asked `host::machine::cycles_are_safe`.
+    /// Opens the counters of a thread. They are hardware events: the caller has queried
+    /// `host::machine::cycles_are_safe`.
     ///
     /// # Errors
     /// When the kernel refuses, or the thread is gone.
@@ -82,7 +83,7 @@ fn open(tid: Tid, kind: u32, config: u64, event: &'static str) -> Result<File, P
         let source = io::Error::last_os_error();
         return Err(ProbeError::Counter { event, tid: tid.0, source });
     }
-    // SAFETY: the kernel just gave us this descriptor and nobody else owns it.
+    // SAFETY: the kernel just gave us this descriptor and it has no other owner.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 

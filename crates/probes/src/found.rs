@@ -37,7 +37,7 @@ pub struct VcpuSnapshot {
     pub cpu: CpuId,
     /// Why it was on no CPU; `None`: it was on one.
     pub off_cpu: Option<OffCpuReason>,
-    /// Last VM-exit reason; 0 where it can't be told.
+    /// Last VM-exit reason; 0 where it is unknown.
     pub exit_reason: u32,
     /// Its counters; `None` where this kernel does not count.
     pub waits: Option<WaitCounters>,

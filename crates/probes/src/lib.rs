@@ -1,7 +1,7 @@
 //! Perf events and BPF: the sampling interrupt, its rings, the finder of vCPUs, their switches and exits, CPU quotas.
 //!
 //! Design constraints: the only crate that knows libbpf. The sampling path allocates nothing and
-//! wakes nobody; reading the rings is the caller's business, at its own pace. Must never interpret
+//! wakes no task; reading the rings is the caller's business, at its own pace. Must never interpret
 //! what a guest's registers mean, never block, and leave no program or perf event behind: everything
 //! lives in file descriptors that die with the process.
 

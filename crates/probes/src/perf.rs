@@ -52,7 +52,7 @@ impl Event {
             let source = std::io::Error::last_os_error();
             return Err(ProbeError::PerfEvent { event: self.name(), cpu, source });
         }
-        // SAFETY: the kernel just gave us this descriptor and nobody else owns it.
+        // SAFETY: the kernel just gave us this descriptor and it has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }

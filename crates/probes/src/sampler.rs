@@ -159,8 +159,8 @@ impl Sampler {
     #[must_use]
     pub fn knows_vcpus(&self) -> bool {
         let is_module = Path::new("/sys/module/kvm/initstate").exists();
-        let is_told = || Path::new("/sys/kernel/btf/kvm").exists() && object::may_see_modules();
-        !is_module || is_told()
+        let is_reported = || Path::new("/sys/kernel/btf/kvm").exists() && object::may_see_modules();
+        !is_module || is_reported()
     }
 
     /// Opens and enables one event per CPU.

@@ -6,7 +6,8 @@
 //!
 //! Design constraints: a QEMU is as hostile as the guest that may have taken it over. What it says is bounded in size, number
 //! and time, all checked at every message, and the kernel's answer is taken where it has one: a vCPU's thread must be one of QEMU's, and where
-//! memory lies is not asked here at all. QEMU has one user of a monitor at a time: a second one is kept waiting, and is told so.
+//! memory lies is not read here at all. QEMU has one user of a monitor at a time: a second one is kept waiting, and is
+//! refused.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -19,10 +20,10 @@ pub use session::{Event, Session};
 use std::io;
 use std::time::Duration;
 
-/// Why QEMU was not asked, or did not do it.
+/// Why a QMP command was not sent, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum QmpError {
-    /// There is no such socket, or nobody listens.
+    /// There is no such socket, or it has no listener.
     #[error("failed to connect to QEMU's monitor: {0}")]
     Connect(io::Error),
     /// Another user than the VM's listens there.
@@ -64,7 +65,7 @@ pub mod fuzzing {
     use super::session::MAX_MESSAGES;
     use super::{QmpError, Session};
 
-    /// Starts a session, and asks for all that is ever asked for. `said` is all that QEMU says.
+    /// Starts a session, and asks for all that is ever needed. `said` is all that QEMU says.
     ///
     /// # Errors
     /// When that is none of the answers it should be.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{QmpError, Session};
 
-/// What both QEMUs of a migration are told to do, each explicitly: what an earlier migration left on makes the next one hang.
+/// What both QEMUs of a migration get, each set explicitly: what an earlier migration left on makes the next one hang.
 /// With the return path the source only gives the VM up when the destination says that it runs there.
 pub const CAPABILITIES: &[(&str, bool)] = &[
     ("events", true),
@@ -56,7 +56,7 @@ pub enum MigrationState {
     Completed,
     /// It did not work.
     Failed,
-    /// Somebody did not want it any more.
+    /// It was cancelled.
     Cancelled,
 }
 

@@ -19,7 +19,7 @@ use crate::QmpError;
 
 /// How long QEMU may take to open its socket, and to answer: preallocating a large guest's memory comes before that.
 const LIMIT: Duration = Duration::from_secs(300);
-/// How long a monitor may keep silent that somebody else may be using.
+/// How long a monitor may keep silent that another client may be using.
 const GREETING_LIMIT: Duration = Duration::from_secs(5);
 /// Bytes of one message.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
@@ -29,7 +29,7 @@ const FLOW: Duration = Duration::from_secs(10);
 pub(crate) const MAX_MESSAGES: usize = 10_000;
 /// Bytes in that time.
 const MAX_BYTES: usize = 16 << 20;
-/// Events that nobody has taken.
+/// Events not taken yet.
 const MAX_EVENTS: usize = 1 << 16;
 /// vCPUs of a QEMU.
 const MAX_VCPUS: usize = 4096;
@@ -137,7 +137,7 @@ impl Session {
     }
 
     /// Connects to the monitor of a VM that this user runs. The path comes from the VM's command line: nothing but a socket
-    /// is opened, and nobody else is talked to.
+    /// is opened, and no other socket is used.
     ///
     /// # Errors
     /// When it can't be talked to, or is in use.

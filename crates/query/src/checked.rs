@@ -48,7 +48,7 @@ pub struct Damage {
 struct Known {
     object: Path,
     found: Instant,
-    /// Somebody has seen it.
+    /// It has been seen.
     is_old: bool,
 }
 

@@ -202,7 +202,7 @@ struct State {
     seen: HashSet<String>,
     /// How many windows those have that can't be, and when they were tried.
     damaged: HashMap<String, (usize, Instant)>,
-    /// Windows that are still to be read; `None`: nobody has looked.
+    /// Windows that are still to be read; `None`: not looked at yet.
     left: Option<usize>,
     /// Rows of VMs that found no room.
     no_room: u64,

@@ -6,8 +6,8 @@
 //!  packs/v1/day=.../host=.../NUMBER.json                       a list: which windows are in which packs
 //! ```
 //! Only the list with the highest number counts, and it makes its packs count: a window that it names is read from its pack,
-//! every other one from its own object. Lists are made once and each has all windows of the one before, so whoever dies
-//! between any two steps leaves objects that nobody reads.
+//! every other one from its own object. Lists are made once and each has all windows of the one before, so a process
+//! that dies between any two steps leaves objects that are never read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

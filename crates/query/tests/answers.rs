@@ -244,7 +244,7 @@ async fn only_a_select_is_answered() {
 }
 
 #[tokio::test]
-async fn limits_hold_and_are_told() {
+async fn limits_hold_and_are_reported() {
     let limits = Limits { rows: 10, ..LIMITS };
     let fleet = Fleet::new(limits);
     let answer = fleet.sql("SELECT * FROM vcpu_time").await.unwrap();
@@ -263,9 +263,9 @@ async fn limits_hold_and_are_told() {
     );
 }
 
-/// What is not there yet is told, and a window counts in all tables or in none.
+/// What is missing is reported, and a window counts in all tables or in none.
 #[tokio::test]
-async fn windows_without_results_are_told() {
+async fn windows_without_results_are_reported() {
     let fleet = Fleet::new(LIMITS);
     let stem = |number| format!("day=2026-01-31/host=kvm1/{}-{number:020}", "0".repeat(32));
     let raw = fleet.root.path().join(format!("raw/v1/{}.window", stem(7)));
@@ -289,7 +289,7 @@ async fn windows_without_results_are_told() {
     assert_eq!(answer.partial, ["1 windows have no results yet", "1 windows can't be analysed"]);
 }
 
-/// The windows of damaged and missing objects are left out, which is told.
+/// The windows of damaged and missing objects are left out, which is reported.
 #[tokio::test]
 async fn a_damaged_object_is_left_out() {
     let fleet = Fleet::new(LIMITS);

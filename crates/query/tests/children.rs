@@ -248,13 +248,13 @@ async fn a_child_that_is_killed_costs_its_query() {
     fleet.engine.prepare().await.unwrap();
     let child = fleet.engine.children()[0];
     let engine = Arc::clone(&fleet.engine);
-    let asked = tokio::spawn(async move { engine.sql("me", ENDLESS, &Scope::default()).await });
+    let requested = tokio::spawn(async move { engine.sql("me", ENDLESS, &Scope::default()).await });
     while fleet.engine.children().contains(&child) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let child = rustix::process::Pid::from_raw(i32::try_from(child).unwrap()).unwrap();
     rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
-    let error = asked.await.unwrap().unwrap_err();
+    let error = requested.await.unwrap().unwrap_err();
     assert!(matches!(error, QueryError::Ended(_)), "{error}");
     assert!(error.to_string().contains("SIGKILL"), "{error}");
     fleet.is_well().await;
@@ -292,10 +292,10 @@ async fn a_client_that_goes_away_leaves_nothing() {
     let fleet = Fleet::new(Limits { concurrent: 1, ..LIMITS });
     fleet.is_well().await;
     let engine = Arc::clone(&fleet.engine);
-    let asked = tokio::spawn(async move { engine.sql("me", ENDLESS, &Scope::default()).await });
+    let requested = tokio::spawn(async move { engine.sql("me", ENDLESS, &Scope::default()).await });
     while !fleet.engine.children().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    asked.abort();
+    requested.abort();
     fleet.is_well().await;
 }

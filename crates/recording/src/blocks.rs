@@ -9,7 +9,7 @@
 //!
 //! all little-endian. A block counts only when all of it is there, with its end mark, and its keys match
 //! its payload: so the end of a killed writer's file, or the zeros a crashed machine leaves there, are
-//! told from data.
+//! distinguished from data.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -178,7 +178,7 @@ impl BlockReader {
             Err(source) if source.kind() != io::ErrorKind::UnexpectedEof => {
                 Err(Error::io("read", &self.path, source))
             }
-            // Shorter than a moment ago: somebody truncates it while we read.
+            // Shorter than a moment ago: it is truncated while we read.
             Err(_) => Err(Error::damaged(&self.path, "it shrank while it was read")),
             Ok(()) => Ok(()),
         }

@@ -156,7 +156,7 @@ fn with_suffix(path: &Path, suffix: &str) -> Option<PathBuf> {
     Some(path.with_file_name(name))
 }
 
-/// Opens a file of a recording, whoever made it: no FIFO is waited for.
+/// Opens a file of a recording, whatever made it: no FIFO is waited for.
 pub(crate) fn open(path: &Path) -> Result<File, Error> {
     let failed = |source| Error::io("read", path, source);
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();

@@ -1,4 +1,5 @@
-//! Leaves out names before tables exceed what readers take (`WHOLE_TABLES`): whoever has the most loses them, nobody else.
+//! Leaves out names before tables exceed what readers take (`WHOLE_TABLES`): the source with the most loses them, no
+//! other.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -32,7 +33,7 @@ pub(crate) fn cost(tables: &Tables) -> usize {
     others(tables) + costs(tables).values().sum::<usize>()
 }
 
-/// What the tables take that belong to nobody.
+/// Size of the tables without an owner.
 fn others(tables: &Tables) -> usize {
     let stacks = tables.stacks.iter().map(|s| ROW + VALUE * (s.kernel.len() + s.user.len()));
     let rows = ROW * (tables.vms.len() + tables.vcpus.len());

@@ -88,7 +88,7 @@ impl PartialFolder {
         self.parent.remove_folder(name).map_err(failed)
     }
 
-    /// Removes the spools and gives the folder its name. The rename fails when somebody put something else
+    /// Removes the spools and gives the folder its name. The rename fails when something else was put
     /// under the name meanwhile.
     pub(crate) fn publish(self, spools: &[PathBuf]) -> Result<PathBuf, Error> {
         use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};

@@ -12,7 +12,7 @@
 //! from anywhere: any bytes give an error or a recording, never a panic and never unbounded memory.
 //!
 //! This crate must never resolve, analyse or aggregate: it gives back what was put in. It uses no
-//! `unsafe`; whoever reads the files without it finds their names and columns in `schema`.
+//! `unsafe`; readers of the files without it find their names and columns in `schema`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]

@@ -1,4 +1,4 @@
-//! The tables' files and columns, for whoever queries them. `docs/formats.md` says what they mean. Those of a trace are
+//! The tables' files and columns, for queries. `docs/formats.md` says what they mean. Those of a trace are
 //! `trace::SCHEMAS`, those of results `results::SCHEMAS`.
 
 use parquet::basic::Encoding;

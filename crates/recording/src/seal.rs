@@ -5,7 +5,7 @@
 //!       '----------------------------------- the tail, which begins with the seal -----------------------------------------'
 //! ```
 //! The seal lies between the data and the footer, where readers of Parquet do not look: every engine reads a sealed file.
-//! Whoever reads ranges of it can check each of them, the footer included, without reading the rest, and needs no second
+//! A reader of ranges can check each of them, the footer included, without reading the rest, and needs no second
 //! object. Checksums of Parquet's own are of pages only: damage of the footer, of statistics or offsets would go unseen.
 //!
 //! Design constraints: eight changed bytes never make a sealed file one without a seal.

@@ -4,8 +4,8 @@
 //!  NAME/ --pack--> tar: tables, recording.json, end --(network, object store)--> unpack --> NAME/
 //! ```
 //! The file is a plain tar of the recording's regular files: Parquet is compressed already. `recording.json` comes last
-//! and says how long the others are. Whoever sends a window may have made it by hand: `unpack` takes the names of this
-//! format and no others, each once, and no more bytes than it is told.
+//! and says how long the others are. A sender may have made a window by hand: `unpack` takes the names of this
+//! format and no others, each once, and no more bytes than the caller allows.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -179,7 +179,7 @@ fn append(tar: &mut tar::Builder<DurableFile>, folder: &Path, name: &str) -> Res
 /// Why a window could not be unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// Whoever made it is to blame.
+    /// Its sender is to blame.
     #[error("not a window: {0}")]
     Refused(String),
     /// It is larger than it may be.

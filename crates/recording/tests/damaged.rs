@@ -141,7 +141,7 @@ fn hostile_spools_do_no_harm() {
     RECORDING.hostile_spools_do_no_harm(&path, writer.partial_path(), &files, 13);
 }
 
-/// Whoever owns the folder may put one there at any time.
+/// The folder's owner may put one there at any time.
 #[test]
 fn fifos_are_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();

@@ -197,15 +197,15 @@ fn what_was_left_becomes_a_recording() {
     assert!(matches!(recording::finish_killed(&path), Err(recording::Error::NotFound(..))));
 }
 
-/// What was left before anybody asked for names says why it has none.
+/// What was left before names were requested says why it has none.
 #[test]
 fn what_was_left_without_names_says_why() {
     let (header, Tables { vms, vcpus, .. }, cpus) = small();
-    let not_asked = |vm: &model::Vm| model::Vm {
-        guest: model::Guest::Unmapped { reason: "it was not asked".to_owned() },
+    let not_requested = |vm: &model::Vm| model::Vm {
+        guest: model::Guest::Unmapped { reason: "it was not queried".to_owned() },
         ..vm.clone()
     };
-    let early = Tables { vms: vms.iter().map(not_asked).collect(), vcpus, ..Tables::default() };
+    let early = Tables { vms: vms.iter().map(not_requested).collect(), vcpus, ..Tables::default() };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("recording");
     spool(&path, &header, &cpus).checkpoint(&header, &early).unwrap();

@@ -28,12 +28,13 @@ use seccompiler::{
 
 use crate::MAX_CHILD_BYTES;
 
-/// Nobody has these user ids: they lie between those that systemd gives to containers and those that many programs take for
-/// negative (UIDS-GIDS of systemd). A child's is this and its process id: nobody else's process can send it a signal.
+/// These user ids are free: they lie between those that systemd gives to containers and those that many programs take
+/// for negative (UIDS-GIDS of systemd). A child's is this and its process id: no other user's process can send it a
+/// signal.
 const FIRST_USER: u32 = 0x7000_0000;
 
 /// Where there is no such user: a user namespace with few.
-const NOBODY: u32 = 65534;
+const OVERFLOW_UID: u32 = 65534;
 
 /// Processor time of a child, over all questions: it ends some time, whatever happens to its parent.
 const MAX_CPU_SECONDS: u64 = 3600;
@@ -50,8 +51,8 @@ pub struct FolderLimits {
 }
 
 /// Gives up everything but standard input and output and the files in `folder`: for a program that unpacks and parses what
-/// somebody sent. Called first, while there is one thread only; later there can be no other. The user stays: the folder is
-/// that user's.
+/// a peer sent. Called first, while there is one thread only; later there can be no other. The user stays: the folder
+/// is that user's.
 ///
 /// # Errors
 /// When the kernel does not let it. One without Landlock leaves files to the user's rights.
@@ -104,7 +105,7 @@ pub(crate) fn give_up_rights_but(allowed: Allowance) -> Result<(), String> {
 
 /// Closes all descriptors but standard input, output and error.
 pub(crate) fn close_all() -> Result<(), String> {
-    // SAFETY: whoever owned those descriptors is gone since `exec`.
+    // SAFETY: the owners of those descriptors are gone since `exec`.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
     if closed != 0 {
         return Err(failed("close_range", std::io::Error::last_os_error()));
@@ -123,7 +124,7 @@ fn limit(memory: u64, cpu_seconds: u64, file_bytes: u64, files: u64) -> Result<(
     ] {
         // A lower one stays.
         let most = getrlimit(resource).maximum.map_or(most, |hard| hard.min(most));
-        // Whoever reaches the soft limit gets SIGXCPU, which tells it from one that others killed.
+        // A process that reaches the soft limit gets SIGXCPU, unlike one that others killed.
         let soft = if resource == Resource::Cpu { most.saturating_sub(1).max(1) } else { most };
         let limit = Rlimit { current: Some(soft), maximum: Some(most) };
         setrlimit(resource, limit).map_err(|error| failed("setrlimit", error))?;
@@ -164,7 +165,7 @@ fn change_user() -> Result<(), String> {
         set_thread_res_uid(user, user, user)
     };
     let result = match become_user(own) {
-        Err(Errno::INVAL) => become_user(NOBODY),
+        Err(Errno::INVAL) => become_user(OVERFLOW_UID),
         result => result,
     };
     match result {

@@ -63,7 +63,7 @@ impl<D: AsFd> Socket<D> {
         if !files.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(&files));
         }
-        // In one call: whoever waits for it is woken once.
+        // In one call: its reader is woken once.
         let header = length.to_le_bytes();
         let sent = self.wait(PollFlags::OUT, || {
             let parts = [IoSlice::new(&header), IoSlice::new(content)];

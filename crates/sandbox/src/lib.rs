@@ -48,7 +48,7 @@ pub const MAX_CHILD_BYTES: u64 = 768 << 20;
 
 /// What a child does.
 pub trait Parser: Sized {
-    /// What it is asked.
+    /// The request.
     type Question: Serialize + DeserializeOwned;
     /// What it answers.
     type Answer: Serialize + DeserializeOwned + Debug;

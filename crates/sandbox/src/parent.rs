@@ -26,7 +26,7 @@ const MAX_LOST_TIME: Duration = Duration::from_secs(120);
 /// That while: who goes on for days must not be without answers because of a moment.
 const GIVEN_UP: Duration = Duration::from_secs(3600);
 
-/// How long a child may take to end: one that has hung up, one that nobody asks any more.
+/// How long a child may take to end: one that has hung up, one without further requests.
 const MAX_END: Duration = Duration::from_secs(10);
 const MAX_LAST_WAIT: Duration = Duration::from_millis(100);
 
@@ -62,7 +62,7 @@ pub struct Sandbox<P: Parser> {
     /// When there were too many.
     given_up: Option<Instant>,
     /// When the question was begun that has no answer yet.
-    asked: Option<Instant>,
+    requested: Option<Instant>,
     here: Option<Here<P>>,
 }
 
@@ -91,7 +91,7 @@ impl<P: Parser> Sandbox<P> {
             failures: 0,
             lost_time: Duration::ZERO,
             given_up: None,
-            asked: None,
+            requested: None,
             here: None,
         }
     }
@@ -108,7 +108,7 @@ impl<P: Parser> Sandbox<P> {
         Self { max_time, ..self }
     }
 
-    /// Starts the child now, for whoever wants to know whether there can be one.
+    /// Starts the child now, to find out whether there can be one.
     ///
     /// # Errors
     /// When there is none.
@@ -130,7 +130,7 @@ impl<P: Parser> Sandbox<P> {
     /// question.
     ///
     /// # Errors
-    /// When there is no child to be asked.
+    /// When there is no child.
     pub fn begin(&mut self, question: &P::Question, files: &[&File]) -> Result<(), Failure> {
         if let Some(here) = &mut self.here {
             here.answer = Some(here.parser.answer(question, files));
@@ -141,13 +141,13 @@ impl<P: Parser> Sandbox<P> {
         }
         let began = Instant::now();
         let sent = self.send(question, files, began + self.max_time);
-        self.asked = Some(began);
+        self.requested = Some(began);
         sent.map_err(|failure| self.failed(failure))
     }
 
     /// Waits until `finish` has nothing to wait for, `limit` at most; false: it has.
     pub fn is_answered(&self, limit: Duration) -> bool {
-        let (Some(running), Some(began)) = (&self.running, self.asked) else { return true };
+        let (Some(running), Some(began)) = (&self.running, self.requested) else { return true };
         let left = self.max_time.saturating_sub(began.elapsed());
         running.socket.is_readable(limit.min(left)) || left <= limit
     }
@@ -162,7 +162,7 @@ impl<P: Parser> Sandbox<P> {
         }
         match self.receive() {
             Ok((answer, is_spent)) => {
-                self.asked = None;
+                self.requested = None;
                 if is_spent {
                     self.running = None;
                 }
@@ -192,7 +192,7 @@ impl<P: Parser> Sandbox<P> {
     fn failed(&mut self, failure: Failure) -> Failure {
         self.running = None;
         self.failures += 1;
-        self.lost_time += self.asked.take().map_or(Duration::ZERO, |began| began.elapsed());
+        self.lost_time += self.requested.take().map_or(Duration::ZERO, |began| began.elapsed());
         failure
     }
 
@@ -318,11 +318,11 @@ pub(crate) struct Starter {
 impl Starter {
     /// Of children that are started with these arguments, the first of which is their name.
     pub(crate) fn new(program: &Path, arguments: Vec<String>) -> Result<Self, Failure> {
-        let (requests, asked) = channel();
+        let (requests, requested) = channel();
         let (starting, started) = channel();
         let program = program.to_owned();
         let start = move || {
-            for () in asked {
+            for () in requested {
                 if starting.send(start(&program, &arguments)).is_err() {
                     return;
                 }

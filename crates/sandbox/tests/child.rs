@@ -19,7 +19,7 @@ const TESTS: &[(&str, fn())] = &[
     ("a_forbidden_system_call_ends_the_child", a_forbidden_system_call_ends_the_child),
     ("whatever_ends_a_child_costs_one_answer", whatever_ends_a_child_costs_one_answer),
     ("a_child_dies_with_its_parent", a_child_dies_with_its_parent),
-    ("a_child_outlives_the_thread_that_asked", a_child_outlives_the_thread_that_asked),
+    ("a_child_outlives_the_thread_that_started_it", a_child_outlives_the_thread_that_started_it),
     ("a_spent_child_is_replaced", a_spent_child_is_replaced),
     ("children_that_fail_again_and_again_are_given_up", children_that_fail_are_given_up),
     ("a_program_that_is_no_child_is_not_waited_for", a_program_that_is_no_child),
@@ -118,7 +118,7 @@ fn a_folder_is_all_that_is_left() {
     }
 }
 
-/// Does what it is told.
+/// Does what the test says.
 #[derive(Debug)]
 struct Hostile {
     is_spent: bool,
@@ -161,7 +161,7 @@ impl Parser for Hostile {
                 self.is_spent = true;
                 question.clone()
             }
-            "panic" => panic!("as asked"),
+            "panic" => panic!("on request"),
             "abort" => std::process::abort(),
             "crash" => {
                 // SAFETY: not at all; nothing is there.
@@ -324,7 +324,7 @@ fn a_child_dies_with_its_parent() {
     let child = String::from_utf8(parent.stdout).unwrap().trim().to_owned();
     let is_alive = || {
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-        // What nobody waits for stays as a zombie.
+        // What is not waited for stays as a zombie.
         stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
     };
     while is_alive() {
@@ -332,7 +332,7 @@ fn a_child_dies_with_its_parent() {
     }
 }
 
-fn a_child_outlives_the_thread_that_asked() {
+fn a_child_outlives_the_thread_that_started_it() {
     let mut sandbox = Sandbox::<Hostile>::default();
     let asking = std::thread::spawn(move || (ask(&mut sandbox, "hello"), sandbox));
     let (_, mut sandbox) = asking.join().unwrap();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  watch --what is open, what is over--> Alert --+--> alertmanager: all of it again and again, so nothing is queued
-//!                                                +--> webhook: each beginning and end once; the store says what was told
+//!                                                +--> webhook: each beginning and end once; the store has what was sent
 //! ```
 //! An alert has the name of its finding, and servers that share a store name findings alike: Alertmanager sees one alert,
 //! and of a webhook's messages one server sends each. Names come from guests. They are cleaned and cut here.
@@ -25,9 +25,9 @@ use crate::destination::Poster;
 use crate::handled::Said;
 use crate::watch::Found;
 
-/// Days that the store knows what webhooks were told.
-pub(crate) const TOLD_DAYS: u64 = 14;
-/// Open alerts are told so often again.
+/// Days for which the store keeps webhooks' messages.
+pub(crate) const MESSAGE_DAYS: u64 = 14;
+/// Interval at which open alerts are sent again.
 const REPEAT: Duration = Duration::from_secs(60);
 /// Between two attempts at a receiver, at least and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -78,7 +78,7 @@ pub(crate) fn kind_of(measure: &Measure) -> Kind {
     Kind { name, alert, severity }
 }
 
-/// What is told of a finding.
+/// A finding's message.
 #[derive(Debug, Clone, PartialEq)]
 struct Alert {
     id: String,
@@ -91,7 +91,7 @@ struct Alert {
     advice: Vec<String>,
     /// Who looks after it, and what he says.
     acknowledged: Option<String>,
-    /// Nobody is told of it since then.
+    /// Its last message was sent then.
     silenced_s: Option<u64>,
     /// The page's view of it.
     link: Option<String>,

@@ -32,7 +32,7 @@ const MAX_NAME: usize = 100;
 /// Days that a token is good for at most.
 const MAX_DAYS: u32 = 36_500;
 
-/// Why somebody is turned away.
+/// Why a request is turned away.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Denied {
     #[error("a token is needed: Authorization: Bearer TOKEN")]
@@ -75,7 +75,7 @@ impl Auth {
         }
     }
 
-    /// What somebody with this token may do.
+    /// The token's role.
     pub(crate) async fn role(&self, token: &str) -> Result<Role, Denied> {
         Ok(self.user(token).await?.role)
     }

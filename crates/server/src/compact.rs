@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  of a day and host:  results of windows --> pack: hosts, other tables --> next list: now the pack counts
-//!                      ... 2 h later, when nobody reads them any more: what the last list replaces is removed
+//!                      ... 2 h later, when they are not read any more: what the last list replaces is removed
 //! ```
-//! Every step makes an object or removes one that nobody reads. What is killed between two steps is made again, and of two
+//! Every step makes an object or removes an unread one. What is killed between two steps is made again, and of two
 //! servers that do the same, one makes the list.
 
 use std::collections::BTreeMap;
@@ -277,7 +277,7 @@ impl Server {
         if now - made < REPLACED_STAYS {
             return Ok(());
         }
-        // Of the next list's packs somebody may be making one.
+        // Another server may be making one of the next list's packs.
         let is_old = |name: &&String| {
             let number = name.strip_prefix(PACK).and_then(|rest| rest.split('-').next());
             let number = number.and_then(|number| number.parse::<u32>().ok());

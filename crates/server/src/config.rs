@@ -12,7 +12,7 @@ use url::Url;
 
 use crate::destination::Destination;
 
-/// What the server is told, in TOML. Every key may be absent.
+/// The server's configuration, in TOML. Every key may be absent.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
@@ -30,7 +30,7 @@ pub struct Config {
     pub key: Option<PathBuf>,
     /// Bytes of a window at most.
     pub max_window_bytes: u64,
-    /// Windows that are received at the same time; others are told to come again.
+    /// Windows that are received at the same time; others must come again.
     pub max_receiving: usize,
     /// Connections at the same time, of agents and users together.
     pub max_connections: usize,
@@ -46,7 +46,7 @@ pub struct Config {
     pub roll_up: RollUp,
     /// Limits of a query.
     pub query: QueryLimits,
-    /// A proxy that says who asks. Absent: nobody is believed.
+    /// A proxy that says who asks. Absent: no one is believed.
     pub proxy: Option<Proxy>,
     /// The server's address for users, in links to it.
     pub public_url: Option<String>,
@@ -93,7 +93,7 @@ impl Default for RollUp {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Proxy {
-    /// Its addresses: whoever else sends such headers is not believed.
+    /// Its addresses: other senders of such headers are not believed.
     pub addresses: Vec<IpAddr>,
     /// The header with the user's name. A request without it needs a token.
     pub user_header: String,

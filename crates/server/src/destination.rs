@@ -1,4 +1,4 @@
-//! Whoever the server sends to by itself: where, how it proves who it is, and one bounded request.
+//! Receivers of the server's own messages: where, how it proves who it is, and one bounded request.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -5,8 +5,8 @@
 //!  today is within 3 days of it -----------------------------------> believed: expire, DAY = today
 //!  else: for 24 h nothing expires; are there windows of today then? -> believed
 //! ```
-//! So a clock that is wrong deletes nothing unless the hosts' clocks are wrong in the same way, and nobody has set them for
-//! a day. A server that was off for weeks expires a day later than it would have.
+//! So a clock that is wrong deletes nothing unless the hosts' clocks are wrong in the same way, and they were not set
+//! for a day. A server that was off for weeks expires a day later than it would have.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use chrono::{NaiveDate, Utc};
 use object_store::path::Path;
 
 use crate::auth::unix_s;
-use crate::names::{CLOCK, DayWindow, FAILED, RAW, REFUSED, RESULTS, TOLD, day_of_prefix};
+use crate::names::{CLOCK, DayWindow, FAILED, MESSAGES, RAW, REFUSED, RESULTS, day_of_prefix};
 use crate::results::LAST;
 use crate::{Server, alerts, log, refused};
 
@@ -96,7 +96,7 @@ impl Server {
         let (raw, results) = (self.config.raw_days.into(), self.config.result_days.into());
         self.expire_windows(today, raw).await;
         self.expire_under(FAILED, today, raw).await;
-        // Windows count by their rows in one table: without them nobody misses the other tables.
+        // Windows count by their rows in one table: without them the other tables are not missed.
         let last = Path::from(format!("{RESULTS}/{LAST}"));
         self.expire_under(last.as_ref(), today, results).await;
         for table in self.store.prefixes(RESULTS).await? {
@@ -104,7 +104,7 @@ impl Server {
         }
         self.expire_under(query::packs::LISTS, today, results).await;
         self.expire_under(REFUSED, today, refused::DAYS).await;
-        self.expire_told(today).await;
+        self.expire_messages(today).await;
         match self.handled.expire(unix_s()).await {
             Ok(removed) => drop(self.metrics.objects_expired.inc_by(removed)),
             Err(error) => self.not_expired(&error),
@@ -172,9 +172,9 @@ impl Server {
         }
     }
 
-    /// Removes what is known to be told, but not of what is still open: its end is to be told, too.
-    async fn expire_told(&self, today: NaiveDate) {
-        // Nobody knows yet what is open.
+    /// Removes what is known to be sent, but not of open findings: their end must be sent, too.
+    async fn expire_messages(&self, today: NaiveDate) {
+        // Open findings are not known yet.
         if *self.watch.changes.borrow() == 0 {
             return;
         }
@@ -182,7 +182,7 @@ impl Server {
         let is_open = |path: &Path| {
             path.parts().any(|part| open.iter().any(|id| part.as_ref().starts_with(id)))
         };
-        self.expire_but(TOLD, today, alerts::TOLD_DAYS, is_open).await;
+        self.expire_but(MESSAGES, today, alerts::MESSAGE_DAYS, is_open).await;
     }
 
     fn not_expired(&self, error: &object_store::Error) {

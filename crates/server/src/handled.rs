@@ -135,7 +135,7 @@ impl Handled {
         Ok(entries)
     }
 
-    /// Says that somebody looks after a finding.
+    /// Acknowledges a finding.
     pub(crate) async fn acknowledge(
         &self,
         finding: FindingId,
@@ -156,7 +156,7 @@ impl Handled {
         }
     }
 
-    /// Nobody looks after a finding any more; false: nobody did.
+    /// Withdraws an acknowledgement; false: there was none.
     pub(crate) async fn forget_acknowledgement(
         &self,
         finding: FindingId,
@@ -308,7 +308,7 @@ mod test {
         let (_dir, handled) = handled();
         let found = found(7, "db");
         let some = |text: &str| Some(text.to_owned());
-        for (asked, fits) in [
+        for (requested, fits) in [
             (SilenceRequest { finding: some("0000000000000007"), ..request() }, true),
             (SilenceRequest { finding: some("0000000000000008"), ..request() }, false),
             (SilenceRequest { vm: some("db"), kind: some("steal-outside"), ..request() }, true),
@@ -316,11 +316,11 @@ mod test {
             (SilenceRequest { host: some("kvm1"), ..request() }, true),
             (SilenceRequest { host: some("kvm2"), ..request() }, false),
         ] {
-            let entry = handled.silence(asked.clone(), "ann".to_owned(), 1000).await.unwrap();
+            let entry = handled.silence(requested.clone(), "ann".to_owned(), 1000).await.unwrap();
             assert_eq!(entry.until_unix_s, 1600);
             let is_silent =
                 async |now_s| handled.said().await.unwrap().silence(&found, now_s).is_some();
-            assert_eq!(is_silent(1599).await, fits, "{asked:?}");
+            assert_eq!(is_silent(1599).await, fits, "{requested:?}");
             assert!(!is_silent(1600).await);
             assert!(handled.end_silence(&entry.id).await.unwrap());
             assert!(!is_silent(1599).await);
@@ -332,7 +332,7 @@ mod test {
     async fn what_can_not_be_is_refused_and_what_is_over_is_removed() {
         let (_dir, handled) = handled();
         let some = |text: &str| Some(text.to_owned());
-        for (asked, text) in [
+        for (requested, text) in [
             (request(), "needs a finding"),
             (SilenceRequest { finding: some("x"), ..request() }, "16 hexadecimal"),
             (SilenceRequest { kind: some("steal"), ..request() }, "kind must be one of"),
@@ -340,7 +340,7 @@ mod test {
             (SilenceRequest { host: some("a"), note: "\u{1b}".into(), ..request() }, "note has"),
             (SilenceRequest { host: Some("a".repeat(501)), ..request() }, "a name has"),
         ] {
-            let error = handled.silence(asked, String::new(), 0).await.unwrap_err().to_string();
+            let error = handled.silence(requested, String::new(), 0).await.unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         }
         let by = |unix_s| Acknowledgement { by: "ann".into(), unix_s, note: String::new() };
@@ -349,8 +349,8 @@ mod test {
         handled.acknowledge(FindingId(7), &by(5)).await.unwrap();
         let again = handled.acknowledge(FindingId(7), &by(6)).await;
         assert!(matches!(again, Err(HandleError::Conflict(_))));
-        let asked = SilenceRequest { host: some("a"), ..request() };
-        handled.silence(asked, "ann".into(), 5).await.unwrap();
+        let requested = SilenceRequest { host: some("a"), ..request() };
+        handled.silence(requested, "ann".into(), 5).await.unwrap();
         assert_eq!(handled.expire(6).await.unwrap(), 0);
         assert_eq!(handled.expire(5 + ACKNOWLEDGED_S).await.unwrap(), 2);
         assert!(!handled.forget_acknowledgement(FindingId(7)).await.unwrap());
@@ -361,8 +361,8 @@ mod test {
         let (_dir, handled) = handled();
         let other = Handled::new(handled.store.clone());
         assert!(other.said().await.unwrap().silences.is_empty());
-        let asked = SilenceRequest { host: Some("a".into()), ..request() };
-        handled.silence(asked, "ann".into(), 5).await.unwrap();
+        let requested = SilenceRequest { host: Some("a".into()), ..request() };
+        handled.silence(requested, "ann".into(), 5).await.unwrap();
         other.known.lock().await.looked = None;
         assert_eq!(other.said().await.unwrap().silences.len(), 1);
     }
@@ -370,7 +370,7 @@ mod test {
     #[tokio::test]
     async fn there_are_not_any_number_of_silences() {
         let (_dir, handled) = handled();
-        let asked = SilenceRequest { host: Some("a".into()), ..request() };
+        let requested = SilenceRequest { host: Some("a".into()), ..request() };
         for number in 0..MOST_SILENCES as u64 {
             let entry = SilenceEntry {
                 id: format!("{number:016x}"),
@@ -387,7 +387,7 @@ mod test {
             let text = serde_json::to_vec(&entry).unwrap();
             handled.store.create(&path, text.into()).await.unwrap();
         }
-        let refused = handled.silence(asked, "ann".into(), 5).await;
+        let refused = handled.silence(requested, "ann".into(), 5).await;
         assert!(matches!(refused, Err(HandleError::Conflict(_))));
     }
 }

@@ -70,7 +70,7 @@ use sums::Sums;
 use tls::Identity;
 use watch::Watch;
 
-/// For what is being answered when the server is told to stop.
+/// For what is being answered when the server stops.
 const STOP_TIME: Duration = Duration::from_secs(30);
 
 /// Is a process without privileges, if this process was started for that: a program's first call. `None`: it was not.
@@ -191,7 +191,7 @@ fn spool(state: &Path) -> Result<std::path::PathBuf> {
     Ok(spool.canonicalize()?)
 }
 
-/// Serves until it is told to stop.
+/// Serves until it is stopped.
 ///
 /// # Errors
 /// When it can't start: a folder, the store, the address.
@@ -211,7 +211,7 @@ pub fn run(config: Config) -> Result<()> {
         }
         log(&format!("certificate authority SHA-256 {}", server.identity.fingerprint));
         let tasks = start(&server, tls.clone())?;
-        // Whoever reads that it listens may tell it to stop.
+        // A process that sees that it listens may stop it.
         let stop = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
         log(&format!("listening on https://{}", listener.local_addr()?));
         let served = serve(&server, listener, tls, stop).await;
@@ -288,6 +288,6 @@ async fn serve(
 
 /// A line for the journal.
 fn log(text: &str) {
-    // Whoever reads it may have gone: that must not end a task.
+    // The reader may have gone: that must not end a task.
     drop(writeln!(std::io::stderr(), "vmscope-server: {text}"));
 }

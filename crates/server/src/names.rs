@@ -1,4 +1,4 @@
-//! Names of objects. They follow from the window alone: whoever stores it, and however often, it is one object.
+//! Names of objects. They follow from the window alone: stored by any server, any number of times, it is one object.
 
 use std::str::FromStr;
 
@@ -18,8 +18,8 @@ pub(crate) const FAILED: &str = "failed/v1";
 pub(crate) const CLOCK: &str = "clock/v1";
 /// What operators said about findings.
 pub(crate) const HANDLED: &str = "handled/v1";
-/// What webhooks were told.
-pub(crate) const TOLD: &str = "told/v1";
+/// Messages that webhooks got.
+pub(crate) const MESSAGES: &str = "told/v1";
 /// What detection has learned.
 pub(crate) const LEARNED: &str = "learned/v1";
 /// Hosts' tokens.

@@ -1,4 +1,5 @@
-//! What guests' functions took, for other tools: asked for, or sent to OpenTelemetry collectors as windows are analysed.
+//! What guests' functions took, for other tools: on request, or sent to OpenTelemetry collectors as windows are
+//! analysed.
 //!
 //! ```text
 //!  analyze --window--> queue of 64 for each collector --> results --> OTLP

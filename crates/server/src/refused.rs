@@ -1,5 +1,5 @@
-//! Windows that were set aside: kept for a while, so that somebody can look why, and bounded, so that nobody can fill the
-//! store with them.
+//! Windows that were set aside: kept for a while, so that an operator can see why, and bounded, so that no sender can
+//! fill the store with them.
 
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;

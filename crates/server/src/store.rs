@@ -146,7 +146,7 @@ impl Store {
         .await
     }
 
-    /// The same with bytes that nobody else makes: where a service's answer was lost, whoever writes again finds what it
+    /// The same with unique bytes: where a service's answer was lost, a second write finds what it
     /// wrote.
     pub(crate) async fn create_own(&self, path: &Path, bytes: Bytes) -> Result<Created> {
         match self.create(path, bytes.clone()).await? {
@@ -161,7 +161,7 @@ impl Store {
         self.count_change()?;
         let file = file.to_owned();
         let Some(root) = self.root.clone() else {
-            // Nobody closes it.
+            // It is never closed.
             let _turn = self.sending.acquire().await;
             let bytes = self.blocking(path, move |_| fs::read(file)).await?;
             return self.create_remote(path, bytes.into()).await;
@@ -183,7 +183,7 @@ impl Store {
         let options = PutOptions::from(PutMode::Create);
         match self.objects.put_opts(path, bytes.into(), options).await {
             Ok(_) => Ok(Created::Now),
-            // Services say the same of conflicts with somebody whose write may fail.
+            // Services say the same of conflicts with a writer that may fail.
             Err(error @ Error::AlreadyExists { .. }) => match self.size(path).await? {
                 Some(_) => Ok(Created::Before),
                 None => Err(error),
@@ -412,7 +412,7 @@ fn make_folders(path: &FilePath) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Removes a folder and those in it, unless somebody has put something there.
+/// Removes a folder and those in it, unless something was put there.
 fn remove_empty(folder: &FilePath) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

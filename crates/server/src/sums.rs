@@ -1,4 +1,4 @@
-//! Keeps the fleet's sums ([`query::Engine::sum_up`]) up to date: now and then, and when somebody asks for them.
+//! Keeps the fleet's sums ([`query::Engine::sum_up`]) up to date: now and then, and on request.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,16 +8,16 @@ use tokio::sync::{Notify, watch};
 
 use crate::{Server, log};
 
-/// When nobody asks.
+/// Without requests.
 const EVERY: Duration = Duration::from_secs(60);
 /// It takes at most such a part of the time.
 const PART: u32 = 10;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
-/// Sums of a small store are not older, or whoever asks waits so long for new ones.
+/// Sums of a small store are not older, or a request waits so long for new ones.
 const FRESH: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_millis(1000);
 
-/// How good the sums are, and whether somebody wants them.
+/// How good the sums are, and whether they were requested.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     wanted: Notify,
@@ -41,7 +41,7 @@ impl Server {
                 }
             }
             tokio::time::sleep((began.elapsed() * PART).clamp(SHORTEST_PAUSE, EVERY)).await;
-            // Asked for or not: the next windows are there.
+            // Requested or not: the next windows are there.
             let _ = tokio::time::timeout(EVERY, self.sums.wanted.notified()).await;
         }
     }

@@ -32,7 +32,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const HISTORY: TimeDelta = TimeDelta::hours(2);
 /// For the analysis of an earlier window.
 const LONGEST_WAIT: TimeDelta = TimeDelta::minutes(30);
-/// Hosts whose results the store does not give: then it gives nobody's.
+/// Hosts whose results the store does not give: then this pass is given up.
 const MOST_LATER: usize = 10;
 /// A clock that goes on by so much more or less than time was set.
 const STEP: Duration = Duration::from_secs(60);

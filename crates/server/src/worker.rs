@@ -105,7 +105,7 @@ pub(crate) enum WorkerError {
     /// The window is to blame.
     #[error("{0}")]
     Refused(String),
-    /// Whoever is to blame, the worker did not answer.
+    /// By whose fault the worker did not answer.
     #[error("the process that reads the window {0}")]
     Ended(String),
     /// The machine is to blame.
@@ -203,8 +203,8 @@ fn wait(child: &mut std::process::Child) -> io::Result<Option<ExitStatus>> {
     Ok(None)
 }
 
-/// Whether somebody else ended it: who stops the service, the kernel for lack of memory, or we after a time in which it had
-/// too little of the CPU or the disk. Its own limits have other signals, that on CPU time among them.
+/// Whether it was ended from outside: by who stops the service, the kernel for lack of memory, or we after a time in
+/// which it had too little of the CPU or the disk. Its own limits have other signals, that on CPU time among them.
 fn was_stopped(status: Option<ExitStatus>) -> bool {
     const FROM_OTHERS: [Signal; 4] = [Signal::TERM, Signal::KILL, Signal::INT, Signal::HUP];
     let Some(status) = status else { return true };

@@ -36,7 +36,7 @@ enum Inside {
     None,
 }
 
-/// Gives each request its parts. Gives addresses that asked databases and are no web server's.
+/// Gives each request its parts. Gives addresses that queried databases and are no web server's.
 pub(crate) fn assign(sink: &mut Sink, roles: &Roles) -> Vec<IpAddr> {
     let mut trips = std::mem::take(&mut sink.trips);
     trips.sort_by_key(|trip| (trip.begin, trip.end));
@@ -167,10 +167,10 @@ impl Host<'_> {
                 };
                 Some((span, *at))
             };
-            let mut asked: Vec<(Span, usize)> = open.iter().filter_map(wider).collect();
-            asked.sort_by_key(|(span, _)| span.begin);
-            let wider: Vec<Span> = asked.iter().map(|(span, _)| *span).collect();
-            for ((_, at), inside) in asked.iter().zip(self::inside(spans, &wider)) {
+            let mut requested: Vec<(Span, usize)> = open.iter().filter_map(wider).collect();
+            requested.sort_by_key(|(span, _)| span.begin);
+            let wider: Vec<Span> = requested.iter().map(|(span, _)| *span).collect();
+            for ((_, at), inside) in requested.iter().zip(self::inside(spans, &wider)) {
                 if let (Inside::One(request), None) = (inside, found[*at]) {
                     found[*at] = Some((request, how));
                 }

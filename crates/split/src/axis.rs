@@ -33,7 +33,7 @@ pub struct Spent {
     pub balance: Balance,
     /// Before the recording, or after it.
     pub outside_ns: u64,
-    /// Nobody said which VM worked.
+    /// The VM that worked is not known.
     pub no_vm_ns: u64,
 }
 

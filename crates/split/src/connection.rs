@@ -270,7 +270,7 @@ struct Connection {
 #[derive(Debug, Clone, Copy, Default)]
 struct Opening {
     /// The client's SYN.
-    asked: Option<CaptureNs>,
+    requested: Option<CaptureNs>,
     /// The server's.
     answered: Option<CaptureNs>,
     /// Bytes before the first one seen are not known.
@@ -382,7 +382,7 @@ impl Connection {
             self.flows[from].start(segment.seq, at);
         }
         let time = match segment.ack {
-            None => &mut self.opening.asked,
+            None => &mut self.opening.requested,
             Some(_) => &mut self.opening.answered,
         };
         time.get_or_insert(at);
@@ -496,7 +496,7 @@ impl Connection {
             line.unreadable(from, to.min(at), Unknown::LostPackets, sink);
         }
         // A handshake is the database's time, and half of it lacks.
-        let half = match (self.opening.asked, self.opening.answered) {
+        let half = match (self.opening.requested, self.opening.answered) {
             (Some(time), None) | (None, Some(time)) => Some(time),
             (Some(_), Some(_)) | (None, None) => None,
         };
@@ -524,14 +524,16 @@ impl Connection {
             }
             Guess::Postgres if roles.may_be_db(server) => {
                 let line = DbLine::new(self.database(Protocol::Postgres), sink);
-                if let Opening { asked: Some(asked), answered: Some(answered), .. } = self.opening {
-                    line.trip(asked, answered, 0, sink);
+                if let Opening { requested: Some(requested), answered: Some(answered), .. } =
+                    self.opening
+                {
+                    line.trip(requested, answered, 0, sink);
                 }
                 Speech::Postgres(Box::new(Postgres::new(line, begins)))
             }
             Guess::MySql if roles.may_be_db(server) => {
                 let line = DbLine::new(self.database(Protocol::MySql), sink);
-                Speech::MySql(Box::new(MySql::new(line, begins, self.opening.asked)))
+                Speech::MySql(Box::new(MySql::new(line, begins, self.opening.requested)))
             }
             Guess::Encrypted if roles.is_db(server) => {
                 let line = DbLine::new(self.database(Protocol::Unreadable), sink);
@@ -560,7 +562,7 @@ impl Connection {
 
     fn database(&self, protocol: Protocol) -> Database {
         let [client, server] = self.ends;
-        Database { client, server, protocol, opened: self.opening.asked, closed: None }
+        Database { client, server, protocol, opened: self.opening.requested, closed: None }
     }
 
     fn line(&mut self) -> Option<&mut DbLine> {
@@ -588,7 +590,7 @@ impl Connection {
             flow.finish(budget, counts, out);
         }
         let at = self.last;
-        // That nobody sends any more was not seen.
+        // The end of sending was not seen.
         for pieces in &mut pieces {
             pieces.retain(|piece| *piece != Piece::End);
         }

@@ -50,7 +50,7 @@ pub struct TracedGuest {
     pub trips: Vec<(CaptureNs, CaptureNs)>,
     /// From when to when it was traced.
     pub traced: (CaptureNs, CaptureNs),
-    /// Events are lacking from which trips could be told.
+    /// Events are lacking from which trips follow.
     pub has_losses: bool,
     /// Whether a database's process was there.
     pub has_database: bool,
@@ -74,16 +74,16 @@ pub struct GuestTrips {
 struct Thread {
     /// The system call that it is in, and since when.
     call: Option<(u16, HostNs)>,
-    /// When it woke somebody in that call.
+    /// When it woke a task in that call.
     woke: Option<HostNs>,
     /// It lost its CPU in that call.
     was_preempted: bool,
     /// Who asks it.
     asker: Option<Tid>,
-    /// When it was woken since its last answer, and whether somebody did that who was sending.
+    /// When it was woken since its last answer, and whether a sender did that.
     woken: Option<(HostNs, bool)>,
     /// Since when it owes an answer.
-    asked: Option<HostNs>,
+    requested: Option<HostNs>,
     /// When it last sent some of it.
     answered: Option<HostNs>,
 }
@@ -209,18 +209,18 @@ impl GuestTrips {
         if failed {
             return;
         }
-        if SENDS.contains(&number) && thread.asked.is_some() {
-            // If who asked went on before this call returned, that is when the answer was there.
+        if SENDS.contains(&number) && thread.requested.is_some() {
+            // If the client went on before this call returned, that is when the answer was there.
             let entered = call.map_or(at, |(_, entered)| entered);
             let returned = if thread.was_preempted { entered } else { at };
             thread.answered = Some(thread.woke.unwrap_or(returned));
             thread.woken = None;
         } else if RECEIVES.contains(&number)
-            && (thread.asked.is_none() || thread.answered.is_some())
+            && (thread.requested.is_none() || thread.answered.is_some())
         {
             let sent = thread.asker.and_then(|asker| self.askers.get(&asker).copied().flatten());
             let before = *thread;
-            thread.asked = Some(before.question(sent, at));
+            thread.requested = Some(before.question(sent, at));
             (thread.answered, thread.woken) = (None, None);
             self.emit(before);
         }
@@ -230,7 +230,7 @@ impl GuestTrips {
         let is_database = self.threads.contains_key(&by);
         if let Some(thread) = self.threads.get_mut(&task) {
             let is_asker = !is_database && by.0 != 0;
-            if thread.asked.is_none() || thread.answered.is_some() {
+            if thread.requested.is_none() || thread.answered.is_some() {
                 if is_asker {
                     thread.asker = Some(by);
                 }
@@ -250,9 +250,9 @@ impl GuestTrips {
     }
 
     fn emit(&mut self, thread: Thread) {
-        let (Some(asked), Some(answered)) = (thread.asked, thread.answered) else { return };
+        let (Some(requested), Some(answered)) = (thread.requested, thread.answered) else { return };
         if self.trips.len() < MOST_TRIPS {
-            self.trips.push((asked, answered.max(asked)));
+            self.trips.push((requested, answered.max(requested)));
         } else {
             self.has_losses = true;
         }
@@ -353,7 +353,7 @@ mod test {
     }
 
     #[test]
-    fn from_waking_the_database_to_its_waking_who_asked() {
+    fn from_waking_the_database_to_its_waking_the_client() {
         let asleep = [
             (100, "enter 20 44"),
             (101, "wake 10 20"),

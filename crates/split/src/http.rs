@@ -20,7 +20,7 @@ const MOST_HEAD: usize = 32 << 10;
 const MOST_HEADERS: usize = 128;
 /// Requests that wait for their responses.
 const MOST_PENDING: usize = 256;
-/// Of what is asked for, in a report.
+/// Longest target in a report.
 const MOST_TARGET: usize = 200;
 /// What a pending request is charged.
 const PENDING_BYTES: usize = 512;
@@ -135,7 +135,7 @@ impl Http {
             Side::Server => &mut self.answers,
         };
         match reader.gap(since, bytes) {
-            Step::Whole if side == Side::Client => self.asked(since),
+            Step::Whole if side == Side::Client => self.requested(since),
             Step::Whole => self.answered(sink),
             Step::Bad => self.lose(side, sink),
             Step::More | Step::Head => {}
@@ -171,7 +171,7 @@ impl Http {
         match self.asks.read(at, data, sink) {
             Step::More => {}
             Step::Head => self.request_head(at, sink),
-            Step::Whole => self.asked(at),
+            Step::Whole => self.requested(at),
             Step::Bad => self.lose(Side::Client, sink),
         }
     }
@@ -203,12 +203,12 @@ impl Http {
         });
         self.asks.waits = request.waits;
         if self.asks.body(request.body) {
-            self.asked(at);
+            self.requested(at);
         }
     }
 
     /// The last request is complete.
-    fn asked(&mut self, at: CaptureNs) {
+    fn requested(&mut self, at: CaptureNs) {
         self.asks.begin_next();
         if let Some(last) = self.pending.back_mut() {
             last.sent.get_or_insert(at);

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! A *trip* is a time in which a database owes an answer on one connection. Trips that can belong to one request only
-//! are its own; where more than one request could have asked, the parts of all of them are unknown, with the reason.
-//! Parts add up to the turnaround exactly, which `Parts::new` asserts. `TimeAxis` says what the VM that worked in a part
-//! did meanwhile, by a recording.
-//! `GuestTrips` finds trips in the trace of a guest, where web server and database share one.
+//! are its own; where more than one request could have made a query, the parts of all of them are unknown, with the
+//! reason. Parts add up to the turnaround exactly, which `Parts::new` asserts. `TimeAxis` says what the VM that worked
+//! in a part did meanwhile, by a recording. `GuestTrips` finds trips in the trace of a guest, where web server and
+//! database share one.
 //!
 //! Design constraints: pure. No I/O beyond the `Read` and `Write` that the caller gives, no clock, no `unsafe`. Packets
 //! are hostile: memory is bounded per connection and in all, and what could not be followed is counted.

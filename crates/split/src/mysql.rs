@@ -53,7 +53,7 @@ pub(crate) struct MySql {
     last_number: u8,
     /// Capabilities that the server offered.
     offered: u32,
-    /// The server has asked for a file: the client's packets are its bytes, whatever their numbers, up to an empty one.
+    /// The server has requested a file: the client's packets are its bytes, whatever their numbers, up to an empty one.
     sends_file: bool,
 }
 
@@ -64,7 +64,7 @@ enum Phase {
         since: Option<CaptureNs>,
     },
     Login {
-        asked: Option<CaptureNs>,
+        requested: Option<CaptureNs>,
         compress: bool,
     },
     Session,
@@ -210,7 +210,7 @@ impl MySql {
         }
         let both = capabilities & self.offered;
         let compress = compress || is_answer && both & (CLIENT_COMPRESS | CLIENT_ZSTD) != 0;
-        self.phase = Phase::Login { asked: Some(packet.begin), compress };
+        self.phase = Phase::Login { requested: Some(packet.begin), compress };
         Some(true)
     }
 
@@ -258,10 +258,12 @@ impl MySql {
                 if let Some(since) = since {
                     self.line.trip(since, packet.end, 0, sink);
                 }
-                self.phase = Phase::Login { asked: None, compress: false };
+                self.phase = Phase::Login { requested: None, compress: false };
                 Some(true)
             }
-            Phase::Login { asked, compress } => Some(self.logged_in(packet, asked, compress, sink)),
+            Phase::Login { requested, compress } => {
+                Some(self.logged_in(packet, requested, compress, sink))
+            }
             Phase::Session => self.response(packet, sink),
             Phase::Lost { .. } | Phase::Unreadable(_) | Phase::NoQueries => Some(false),
         }
@@ -270,7 +272,7 @@ impl MySql {
     fn logged_in(
         &mut self,
         packet: &Packet,
-        asked: Option<CaptureNs>,
+        requested: Option<CaptureNs>,
         compress: bool,
         sink: &mut Sink,
     ) -> bool {
@@ -278,8 +280,8 @@ impl MySql {
         if packet.body.starts_with(&[1, 3]) {
             return true;
         }
-        if let Some(asked) = asked {
-            self.line.trip(asked, packet.end, 0, sink);
+        if let Some(requested) = requested {
+            self.line.trip(requested, packet.end, 0, sink);
         }
         self.phase = match packet.body.first() {
             Some(0) if compress => {
@@ -290,7 +292,7 @@ impl MySql {
                 self.line.next_block();
                 Phase::Session
             }
-            _ => Phase::Login { asked: None, compress },
+            _ => Phase::Login { requested: None, compress },
         };
         !matches!(self.phase, Phase::Unreadable(_))
     }

@@ -37,9 +37,9 @@ pub(crate) struct Postgres {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Nothing is agreed on. Whether the client has asked for encryption, and when.
+    /// No protocol yet. Whether the client has requested encryption, and when.
     Startup {
-        asked: Option<CaptureNs>,
+        requested: Option<CaptureNs>,
     },
     Session,
     Lost {
@@ -71,7 +71,7 @@ struct Group {
 impl Postgres {
     /// `begins`: its first byte is next.
     pub(crate) fn new(line: DbLine, begins: bool) -> Self {
-        let phase = if begins { Phase::Startup { asked: None } } else { Phase::Session };
+        let phase = if begins { Phase::Startup { requested: None } } else { Phase::Session };
         Self {
             line,
             phase,
@@ -156,26 +156,26 @@ impl Postgres {
             self.phase = startup(&message, self.phase, &mut self.groups, sink)?;
             return Some(true);
         }
-        asked(&message, &mut self.groups).map(|()| true)
+        requested(&message, &mut self.groups).map(|()| true)
     }
 
     fn server(&mut self, at: CaptureNs, data: &mut &[u8], sink: &mut Sink) -> Option<bool> {
         match self.phase {
-            Phase::Startup { asked: Some(asked) } => {
+            Phase::Startup { requested: Some(requested) } => {
                 let answer = data.first().copied();
                 *data = &data[1..];
-                self.line.trip(asked, at, 0, sink);
+                self.line.trip(requested, at, 0, sink);
                 self.phase = match answer {
                     Some(b'S' | b'G') => {
                         self.line.is_encrypted(sink);
                         Phase::Encrypted
                     }
-                    Some(b'N') => Phase::Startup { asked: None },
+                    Some(b'N') => Phase::Startup { requested: None },
                     _ => return None,
                 };
                 return Some(true);
             }
-            Phase::Startup { asked: None } => return None,
+            Phase::Startup { requested: None } => return None,
             Phase::Session => {}
             Phase::Lost { .. } | Phase::Encrypted | Phase::NoQueries => return Some(false),
         }
@@ -220,7 +220,7 @@ fn startup(
 ) -> Option<Phase> {
     let code = message.body.first_chunk().map(|code| u32::from_be_bytes(*code))?;
     match code {
-        SSL_REQUEST | GSS_REQUEST => Some(Phase::Startup { asked: Some(message.begin) }),
+        SSL_REQUEST | GSS_REQUEST => Some(Phase::Startup { requested: Some(message.begin) }),
         CANCEL_REQUEST => {
             sink.counts.one(Counter::Cancels);
             Some(Phase::NoQueries)
@@ -240,7 +240,7 @@ fn startup(
 }
 
 /// A message of the client; `None`: there is no such message.
-fn asked(message: &Message<'_>, groups: &mut VecDeque<Group>) -> Option<()> {
+fn requested(message: &Message<'_>, groups: &mut VecDeque<Group>) -> Option<()> {
     let kind = message.header[0];
     if !FRONTEND.contains(&kind) || MOST_GROUPS <= groups.len() {
         return None;
@@ -269,7 +269,7 @@ fn asked(message: &Message<'_>, groups: &mut VecDeque<Group>) -> Option<()> {
     Some(())
 }
 
-/// A message of the server; `None`: there is no such message, or nobody has asked.
+/// A message of the server; `None`: there is no such message, or there was no query.
 fn answered(
     message: &Message<'_>,
     groups: &mut VecDeque<Group>,

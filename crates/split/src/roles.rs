@@ -39,9 +39,9 @@ impl FromStr for Endpoint {
 /// What the user said about roles. Where nothing was said, the protocol of a connection tells.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Roles {
-    /// Web servers; empty: whoever answers HTTP requests.
+    /// Web servers; empty: all that answer HTTP requests.
     pub web: Vec<Endpoint>,
-    /// Databases; empty: whoever answers in a database's protocol, or listens at its usual port.
+    /// Databases; empty: all that answer in a database's protocol, or listens at its usual port.
     pub db: Vec<Endpoint>,
     /// Further addresses of web servers' hosts: the address that requests go to, then the one that queries come from.
     pub aliases: Vec<(IpAddr, IpAddr)>,

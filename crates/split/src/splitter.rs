@@ -35,7 +35,7 @@ pub struct Split {
 /// A request with its whole response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// Who asked.
+    /// The client.
     pub client: SocketAddr,
     /// Who answered.
     pub server: SocketAddr,
@@ -43,7 +43,7 @@ pub struct Request {
     pub interface: u32,
     /// `GET`.
     pub method: Box<str>,
-    /// What was asked for, cut to a length. The client chose it.
+    /// The target, cut to a length. The client chose it.
     pub target: Box<str>,
     /// 200.
     pub status: u16,

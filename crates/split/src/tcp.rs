@@ -1,7 +1,7 @@
 //! One direction of a TCP connection: segments to bytes in order.
 //!
 //! No crate does this with what is needed here: bytes that the capture lacks must show as a gap of known length at the
-//! right place, told by the receiver's acknowledgement, because a receiver acknowledges only what it has; the snapshot
+//! right place, known by the receiver's acknowledgement, because a receiver acknowledges only what it has; the snapshot
 //! length cuts bytes out of the middle; and memory is bounded over all connections.
 
 use std::borrow::Cow;

@@ -242,7 +242,7 @@ fn results_of_mysql() {
     drawing.client(db, 110, &drawn::mysql(0, b"\x03call two()"));
     drawing.server(db, 115, &drawn::mysql_ok(1, 2 | 8));
     drawing.server(db, 120, &drawn::mysql_ok(2, 2));
-    // A prepared statement, and one that is closed, which nobody answers.
+    // A prepared statement, and one that is closed, which has no answer.
     drawing.client(db, 130, &drawn::mysql(0, b"\x16select ?"));
     drawing.server(db, 135, &drawn::mysql(1, &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
     drawing.client(db, 140, &drawn::mysql(0, &[0x17, 1, 0, 0, 0, 0, 1, 0, 0, 0]));
@@ -737,7 +737,7 @@ fn what_is_lost_inside_of_a_body_does_no_harm() {
 }
 
 #[test]
-fn a_lost_request_gives_its_response_to_nobody() {
+fn the_response_of_a_lost_request_is_dropped() {
     let mut drawing = Drawing::default();
     let line = drawing.open(10, CLIENT, WEB);
     let _db = pg_session(&mut drawing, 12, WEB_TO_DB);

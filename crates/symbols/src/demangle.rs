@@ -81,7 +81,7 @@ impl Demangler {
         let sent = worker.names.send(name.to_owned()).is_ok();
         match worker.answers.recv_timeout(limit) {
             Ok(answer) if sent => answer,
-            // The thread ends after the name it is at, since nobody listens any more.
+            // The thread ends after the name it is at, since its receiver is gone.
             _ => {
                 self.cpp = Cpp::GivenUp;
                 None

@@ -1,4 +1,4 @@
-//! Names in one guest, from what the guest told.
+//! Names in one guest, from the guest's report.
 
 use std::collections::{BTreeMap, BTreeSet};
 

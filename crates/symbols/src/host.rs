@@ -13,7 +13,7 @@ use crate::demangle::printable;
 use crate::file::{Place, SymbolReader};
 use crate::{KernelNames, Source, unreadable, vdso};
 
-/// Most bytes that are read of the files of one owner: who has many large files loses their names and nobody else's.
+/// Most bytes that are read of the files of one owner: who has many large files loses their names and no other owner's.
 const MAX_OWNER_BYTES: u64 = 1 << 30;
 
 /// Files of one owner that may stop the process that reads them: from then on that owner's files have no names.
@@ -39,7 +39,7 @@ const MAX_KNOWN: usize = 1 << 18;
 /// Files that stopped the process that read them and are remembered.
 const MAX_STOPPED: usize = 1 << 10;
 
-/// A file as long as nobody changes it. Not by its build id: whoever makes a file chooses that.
+/// A file as long as it is unchanged. Not by its build id, which the file's maker chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct FileState {
     device: u64,
@@ -84,7 +84,7 @@ impl Known {
 }
 
 impl HostSource {
-    /// A source for `kernel`, and for the modules that it is told of.
+    /// A source for `kernel`, and for the given modules.
     #[must_use]
     pub fn new(kernel: KernelNames) -> Self {
         Self { kernel, ..Self::default() }

@@ -4,7 +4,7 @@
 //! that a sample hit and writes the answers as rows of `Tables::symbols`. Names are kept at function
 //! granularity, demangled.
 //!
-//! Design constraints: the same function gets the same name on the host and in a guest, whoever read
+//! Design constraints: the same function gets the same name on the host and in a guest, whichever program read
 //! its symbol table, so both go through [`FunctionTable`] and [`KernelNames`]. An address beyond the
 //! end of a function belongs to no function. "No name" is an answer that says why, never an error.
 //! Symbol tables and names of guests are hostile: bounded in count, length, time and depth. This
@@ -62,7 +62,7 @@ const MOST_OF_AN_OWNER: usize = 128 << 20;
 
 /// Adds a row to `tables.symbols` for each different address in `wanted`.
 ///
-/// An owner without a source gets rows that say so: no address that was asked for is left out.
+/// An owner without a source gets rows that say so: no requested address is left out.
 pub fn fill(tables: &mut Tables, wanted: &[(ModuleId, u64)], sources: &mut Sources<'_>) {
     let mut by_module: BTreeMap<ModuleId, Vec<u64>> = BTreeMap::new();
     for (module, offset) in wanted {
@@ -75,7 +75,7 @@ pub fn fill(tables: &mut Tables, wanted: &[(ModuleId, u64)], sources: &mut Sourc
         offsets.dedup();
         let names = match sources.get_mut(&module.owner) {
             Some(source) => source.names(id, module, &offsets),
-            None => unreadable("no guest was asked for its symbols", offsets.len()),
+            None => unreadable("no guest was queried for its symbols", offsets.len()),
         };
         let given = given.entry(module.owner).or_default();
         let names = names.into_iter().map(|name| within_budget(given, name));
@@ -142,7 +142,7 @@ mod test {
             "0 host /a+10",
             "1 web /a+10",
             "1 web /a+20",
-            r#"2 Unreadable("no guest was asked for its symbols")"#,
+            r#"2 Unreadable("no guest won request for its symbols")"#,
         ];
         assert_eq!(shown, expected);
     }

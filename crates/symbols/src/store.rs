@@ -1,4 +1,4 @@
-//! Guests' symbol tables on disk, by build id, so that each file is asked for once.
+//! Guests' symbol tables on disk, by build id, so that each file is requested once.
 //!
 //! ```text
 //!   ROOT/1f9c.../0a12...                one folder per VM, one file per build id

@@ -167,7 +167,7 @@ fn a_stripped_program_says_so() {
 
 #[test]
 fn rust_programs() {
-    // Legacy names can't be asked for any more; a C label of `ALL` is one.
+    // Legacy names can't be requested any more; a C label of `ALL` is one.
     let flags = ["-Copt-level=1", "--crate-name", "program", "-Csymbol-mangling-version=v0"];
     check("rustc", "a.rs", &flags, &[], &[("4Work3run", "<program::inner::Work>::run")]);
 }

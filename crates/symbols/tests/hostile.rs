@@ -1,4 +1,4 @@
-//! ELF files that nobody's compiler made.
+//! ELF files that no compiler made.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

@@ -8,7 +8,7 @@ use crate::cache::{Cache, Key};
 use crate::error::Error;
 use crate::process;
 
-/// What is left out of every package: nobody reads it in a guest.
+/// What is left out of every package: it is not read in a guest.
 const LEFT_OUT: &[&str] = &["/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*"];
 
 /// The image with these packages, from the cache.

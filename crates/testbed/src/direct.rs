@@ -25,9 +25,9 @@ pub(crate) fn run(prepared: &Prepared, limit: Duration, narrates: bool) -> Resul
     let _ = process::tool("modprobe", "kmod")
         .and_then(|mut modprobe| process::run(modprobe.args(["-q", "vhost_vsock"])));
     let (sender, receiver) = mpsc::channel();
-    let (events, told) = mpsc::channel();
+    let (events, reported) = mpsc::channel();
     let stop = sender.clone();
-    let watcher = std::thread::spawn(move || watch(&told, &stop, &interrupts, limit, narrates));
+    let watcher = std::thread::spawn(move || watch(&reported, &stop, &interrupts, limit, narrates));
     let result = inside::run_plan(&plan, folder, &Link::Direct { events }, (sender, &receiver));
     match watcher.join() {
         Ok(Some(stage)) => Err(Error::TimeLimit { seconds: limit.as_secs(), stage }),

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a testbed could not do what was asked.
+/// Why a testbed could not do its task.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The scenario file is wrong.
@@ -34,7 +34,7 @@ pub enum Error {
     /// There is no host of this name.
     #[error("the other host is called {other}, not {name}")]
     OtherHost {
-        /// What was asked for.
+        /// The request.
         name: String,
         /// What there is.
         other: String,

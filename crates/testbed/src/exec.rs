@@ -1,8 +1,8 @@
 //! Running a command inside a guest, from the scenario's command: `vmscope testbed exec GUEST -- CMD`.
 //!
 //! The part inside the host holds every guest's port; this end asks it over a socket. A request is
-//! the guest's name and what is asked for, one line each; an answer is `CODE SIZE SIZE`, output, errors.
-//! The second host of a scenario is asked in the same way, over the network between the two, without a
+//! the guest's name and the request, one line each; an answer is `CODE SIZE SIZE`, output, errors.
+//! The second host of a scenario gets requests in the same way, over the network between the two, without a
 //! guest's name: `vmscope testbed on HOST -- CMD`.
 
 use std::collections::BTreeMap;
@@ -124,13 +124,13 @@ pub(crate) fn serve(listener: &UnixListener, guests: &Guests, run: &Sender<Messa
     for stream in listener.incoming().flatten() {
         let (guests, run) = (Arc::clone(guests), run.clone());
         std::thread::spawn(move || {
-            // The asker may have gone away; nobody else cares.
+            // The client may have gone away.
             let _ = answer(&stream, &guests, &run);
         });
     }
 }
 
-/// Serves the second host, which has lines run on this one. Nobody else is in the network between the two.
+/// Serves the second host, which has lines run on this one. No other machine is in the network between the two.
 pub(crate) fn serve_peer(seat: Seat) -> Result<(), Error> {
     let listener = TcpListener::bind(wire(seat))
         .map_err(|error| Error::Host { problem: format!("is not reached by its peer: {error}") })?;
@@ -200,7 +200,7 @@ where
 
 fn carry_out(guest: &GuestVm, line: &str, run: &Sender<Message>) -> Result<ExecOutput, String> {
     match line {
-        END => guest.end_as_asked(),
+        END => guest.end_on_request(),
         MIGRATE => {
             guest.save()?;
             // The run's own thread starts processes.
@@ -262,8 +262,8 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let guests = Guests::default();
         let server = std::thread::spawn(move || answer(&theirs, &guests, &mpsc::channel().0));
-        let error = ask(ours, "nobody", "true").unwrap_err();
-        assert_eq!(error.to_string(), "no guest `nobody` is running");
+        let error = ask(ours, "absent", "true").unwrap_err();
+        assert_eq!(error.to_string(), "no guest `absent` is running");
         server.join().unwrap().unwrap();
     }
 }

@@ -30,7 +30,7 @@ use crate::scenario::Guest;
 
 /// What a guest says when its workloads run.
 const READY: &str = "ready\n";
-/// How long a guest may take to become who it is told to be.
+/// How long a guest may take to become its clone.
 const IDENTITY_LIMIT: Duration = Duration::from_secs(60);
 /// Most that one exec may answer.
 const MAX_OUTPUT: u64 = 64 << 20;
@@ -48,7 +48,7 @@ pub(crate) struct GuestVm {
     /// Its QEMU, if it was started here.
     child: Mutex<Option<Child>>,
     port: Arc<Mutex<Port>>,
-    /// Where a template or a clone is told who it is.
+    /// Where a template or a clone gets its identity.
     identity: Option<Mutex<BufReader<UnixStream>>>,
     tap: String,
     /// The command wanted it to end, or may.
@@ -164,7 +164,7 @@ impl GuestVm {
         }
     }
 
-    /// Whether its QEMU is gone although nobody ended it.
+    /// Whether its QEMU is gone although it was not ended.
     pub(crate) fn has_died(&self) -> bool {
         !self.is_unwanted.load(Ordering::Relaxed) && self.exit().is_some()
     }
@@ -179,7 +179,7 @@ impl GuestVm {
         }
     }
 
-    /// What is known of an end that nobody wanted: QEMU's exit, its own words, the console's.
+    /// What is known of an end that was not wanted: QEMU's exit, its own words, the console's.
     pub(crate) fn last_words(&self, folder: &Path) -> String {
         let status = match self.exit() {
             Some(status) => format!("QEMU's {status}"),
@@ -200,7 +200,7 @@ impl GuestVm {
     }
 
     /// Ends the guest at once, because the command asks for it.
-    pub(crate) fn end_as_asked(&self) {
+    pub(crate) fn end_on_request(&self) {
         self.is_unwanted.store(true, Ordering::Relaxed);
         self.end();
     }
@@ -230,7 +230,7 @@ impl GuestVm {
             migrate(&mut session, &format!("fd:{GIVEN}"))
         };
         completed(save())?;
-        self.end_as_asked();
+        self.end_on_request();
         Ok(())
     }
 
@@ -344,7 +344,7 @@ pub(crate) fn pin(thread: u32, cpu: u32) -> io::Result<()> {
     Ok(sched_setaffinity(Some(thread), &cpus)?)
 }
 
-/// Listens for the QEMU of a guest; an earlier one's socket makes room. Nobody is waited for.
+/// Listens for the QEMU of a guest; an earlier one's socket makes room. There is no wait.
 fn listen(path: &Path) -> Result<UnixListener, Error> {
     let _ = std::fs::remove_file(path);
     UnixListener::bind(path)

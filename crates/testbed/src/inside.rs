@@ -34,7 +34,7 @@ use crate::scenario::{Scenario, When};
 const BOOTING_AT_ONCE: usize = 2;
 /// How many guests of a run may die while booting and be started again.
 const TRIES: u32 = 3;
-/// How long a command may take to end after it was asked to.
+/// How long a command may take to end after a request.
 const GRACE: Duration = Duration::from_secs(20);
 /// Where the virtual host keeps the testbed's files.
 pub(crate) const FOLDER: &str = "/run/testbed";
@@ -61,7 +61,7 @@ pub(crate) enum Message {
     Ended(io::Result<ExitStatus>),
     /// The run is to end early.
     Stop(Stop),
-    /// The command did not end when asked to.
+    /// The command did not end on request.
     Kill,
 }
 
@@ -111,8 +111,8 @@ pub(crate) fn run_plan(
     let socket = exec::socket(folder);
     let listener = UnixListener::bind(&socket).map_err(Error::io("listen at", &socket))?;
     let guests = Guests::default();
-    let (served, told) = (Arc::clone(&guests), sender.clone());
-    std::thread::spawn(move || exec::serve(&listener, &served, &told));
+    let (served, reported) = (Arc::clone(&guests), sender.clone());
+    std::thread::spawn(move || exec::serve(&listener, &served, &reported));
     if plan.has_peer() {
         exec::serve_peer(plan.seat)?;
     }
@@ -180,7 +180,7 @@ impl Run<'_> {
                 Message::Start(index) => self.start_guest(index)?,
                 Message::End(index) => self.end_guest(index),
                 Message::TakeIn(name, done) => {
-                    // Whoever asked may have gone away.
+                    // The client may have gone away.
                     let _ = done.send(self.take_in(&name).map_err(|error| error.to_string()));
                 }
                 Message::PeerReady => self.waits_for_peer = false,
@@ -243,7 +243,7 @@ impl Run<'_> {
             let problem = "ended while it was saved".to_owned();
             return Err(Error::Guest { guest: name.to_owned(), problem });
         };
-        old.end_as_asked();
+        old.end_on_request();
         let (guest, boot) = (&self.scenario.guests[index], &self.plan.guests[index]);
         let folder = guests_folder(self.folder);
         let vm = Arc::new(GuestVm::start(guest, index, boot, &folder, Origin::File)?);
@@ -303,7 +303,7 @@ impl Run<'_> {
         (command, name)
     }
 
-    /// Says which guests are gone that nobody ended: what the command saw of them is cut short.
+    /// Says which guests are gone that were not ended: what the command saw of them is cut short.
     fn tell_of_dead_guests(&self) {
         for (index, (vm, _)) in &self.started {
             if vm.has_died() {

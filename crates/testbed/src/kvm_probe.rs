@@ -22,7 +22,7 @@ pub enum KvmVerdict {
     Absent,
 }
 
-/// How long the trial may take where nobody says otherwise.
+/// How long the trial may take by default.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Boots a trivial guest under /dev/kvm, for so long at most.

@@ -114,9 +114,7 @@ pub fn run(options: &Run) -> Result<u8, Error> {
 fn chooses_direct(choice: HostChoice, scenario: &Scenario) -> Result<bool, Error> {
     match (choice, scenario.needs_virtual_host()) {
         (HostChoice::Direct, Some(what)) => Err(Error::Host {
-            problem: format!(
-                "is asked to have {what}, which this machine has not: use --host virtual"
-            ),
+            problem: format!("needs {what}, which this machine has not: use --host virtual"),
         }),
         (HostChoice::Auto, Some(_)) => Ok(false),
         (choice, _) => runs_here(choice),
@@ -368,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_is_brought_back_runs_as_somebody_else() {
+    fn no_copied_file_runs_as_another_user() {
         let folder = tempfile::tempdir().unwrap();
         let (from, out) = (folder.path().join("from"), folder.path().join("out"));
         fs::create_dir_all(from.join("bin")).unwrap();

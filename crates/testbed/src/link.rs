@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_come_back_as_told() {
+    fn events_come_back_as_sent() {
         let check = |event: Event| {
             assert_eq!(Event::parse(event.line().trim_end_matches('\n')), Some(event))
         };

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal};
 use crate::error::Error;
 use crate::progress::narrate;
 
-/// How `cp` copies a folder whoever we are: all but the owner, which only root may set.
+/// How `cp` copies a folder for any user: all but the owner, which only root may set.
 pub(crate) const COPY_TREE: [&str; 2] = ["-dR", "--preserve=mode,timestamps,links"];
 
 /// A command for `program`, found in PATH or where Debian keeps the administrator's programs.

@@ -15,7 +15,7 @@ pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
 
 /// The port through which a guest says it is ready and is sent lines to run.
 pub(crate) const EXEC_PORT: &str = "org.vmscope.exec.0";
-/// The port through which a clone is told who it is.
+/// The port through which a clone gets its identity.
 const IDENTITY_PORT: &str = "org.vmscope.identity.0";
 /// The first vsock address given to a guest.
 const FIRST_CID: usize = 3;
@@ -149,14 +149,14 @@ impl HostMachine<'_> {
         if self.host.deterministic {
             // One instruction takes 2 ns of the machine's time.
             line.two("-accel", "tcg").two("-icount", "shift=1");
-            // The kernel moves memory together now and then, which is work that nobody asked for.
+            // The kernel moves memory together now and then, which is unwanted work.
             extra += " transparent_hugepage=never";
         } else {
             line.two("-accel", "tcg,thread=multi");
             line.two("-device", "i6300esb").two("-action", "watchdog=inject-nmi");
             extra += " WATCHDOG=1 unknown_nmi_panic";
-            // The other CPUs go on and feed the watchdog when one hangs with interrupts off. A stall is told after 21 s, and
-            // again after 63 s.
+            // The other CPUs go on and feed the watchdog when one hangs with interrupts off. A stall is reported after
+            // 21 s, and again after 63 s.
             extra += " sysctl.kernel.panic_on_rcu_stall=1 sysctl.kernel.max_rcu_stall_to_panic=2";
         }
         if self.host.reliable_tsc {
@@ -371,7 +371,7 @@ impl GuestMachine<'_> {
         }
         match (&guest.init, self.identity) {
             (Some(init), _) => line += &format!(" INIT={}", init.display()),
-            // It sleeps until somebody asks, as no shell does.
+            // It sleeps until a request, as no shell does.
             (None, Some(_)) => line += " IDENTITY=1",
             (None, None) => {}
         }
@@ -470,7 +470,7 @@ fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-/// QEMU's own format is told by its first bytes; anything else is taken as it is.
+/// QEMU's own format is known by its first bytes; anything else is taken as it is.
 fn disk_format(disk: &Path) -> &'static str {
     let mut magic = [0; 4];
     let read = std::fs::File::open(disk)

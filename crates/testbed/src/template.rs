@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The memory of the template is a file that all clones map, and each has copies of the pages that it writes to. A clone
-//! begins as the template ended, so it is told who it is before its network device joins the bridge: host name, machine id,
-//! addresses, the time, and a seed for its random numbers, which would be the same in all clones.
+//! begins as the template ended, so it gets its identity before its network device joins the bridge: host name, machine
+//! id, addresses, the time, and a seed for its random numbers, which would be the same in all clones.
 
 use std::fs;
 use std::io::Read;
@@ -153,7 +153,7 @@ impl Instance {
         self.vm.name()
     }
 
-    /// Whether its QEMU is gone although nobody ended it.
+    /// Whether its QEMU is gone although it was not ended.
     #[must_use]
     pub fn has_died(&self) -> bool {
         self.vm.has_died()

@@ -19,7 +19,7 @@ use crate::process::{self, Bound};
 use crate::progress::Progress;
 use crate::qemu::{self, HostMachine, Wire};
 
-/// How long the inside may take to stop when asked to: its command's grace, and files to bring back.
+/// How long the inside may take to stop on request: its command's grace, and files to bring back.
 const GRACE: Duration = Duration::from_secs(60);
 /// How long the machine may take to power off.
 const POWER_OFF: Duration = Duration::from_secs(15);
@@ -157,7 +157,7 @@ impl VirtualHost {
             };
             match (&stopping, wish) {
                 (None, Some(stop)) if !heard => {
-                    // Nobody inside listens yet, and nothing is to be brought back.
+                    // No program inside listens yet, and nothing is to be brought back.
                     let stopping = (stop, Instant::now(), progress.stage().to_owned());
                     return outcome(Some(stopping), limit, Err(Error::Interrupted));
                 }
@@ -199,9 +199,9 @@ impl VirtualHost {
     /// Lets the second host's command end, and its files be brought back.
     fn end_peer(&mut self, orderly: bool) {
         let Some(mut peer) = self.peer.take() else { return };
-        let asked = peer.control.write_all(link::stop_line(Stop::Interrupted).as_bytes());
+        let requested = peer.control.write_all(link::stop_line(Stop::Interrupted).as_bytes());
         let start = Instant::now();
-        while orderly && asked.is_ok() && start.elapsed() < GRACE {
+        while orderly && requested.is_ok() && start.elapsed() < GRACE {
             match peer.events.recv_timeout(TICK) {
                 Ok(Event::Ended(_) | Event::Failed(_)) | Err(RecvTimeoutError::Disconnected) => {
                     break;

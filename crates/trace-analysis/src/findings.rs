@@ -1,7 +1,7 @@
 //! All that is found out about one machine of a trace: of the command's tasks, of everybody, or of some processes.
 //!
-//! Every report is made from this. What a report does not show is not computed: an analysis runs when it is first asked
-//! for.
+//! Every report is made from this. What a report does not show is not computed: an analysis runs when it is first
+//! needed for.
 
 use std::cell::OnceCell;
 use std::fmt;

@@ -19,7 +19,7 @@ use crate::timeline::{Segment, State, Task, TaskId, Timeline};
 pub struct States {
     /// All of them together.
     pub total: Table,
-    /// Each task, in the order asked for.
+    /// Each task, in the requested order.
     pub tasks: Vec<(TaskId, Table)>,
     /// Each process, by its first thread's row, ascending.
     pub processes: Vec<(TaskId, Table)>,

@@ -26,7 +26,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const ROUNDS: usize = 7;
 /// Entry and exit.
 const EVENTS_PER_CALL: u32 = 2;
-/// How long each is asked to keep up.
+/// How long each must keep up.
 const FLOOD: Duration = Duration::from_secs(2);
 /// A million a second.
 const NS_PER_EVENT: u128 = 1000;

@@ -59,7 +59,7 @@ fn move_to(cpu: u32) -> std::io::Result<()> {
     const WORD_BITS: u32 = u64::BITS;
     let mut set = vec![0u64; (cpu / WORD_BITS + 1) as usize];
     set[(cpu / WORD_BITS) as usize] = 1 << (cpu % WORD_BITS);
-    // SAFETY: the kernel reads as many bytes of the set as it is told to.
+    // SAFETY: the kernel reads as many bytes of the set as its size says.
     let outcome = unsafe { libc::sched_setaffinity(0, size_of_val(&set[..]), set.as_ptr().cast()) };
     if outcome == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }

@@ -9,7 +9,7 @@ use bpf::Mapped;
 use host::procfs::numbered_entries;
 use model::Pid;
 
-/// Looks at `/proc` until one finds nobody new, at most so often.
+/// Looks at `/proc` until one finds nothing new, at most so often.
 const MAX_LOOKS: u32 = 8;
 
 /// The map of followed threads: a bit for each thread id. The programs add threads that followed ones make.
@@ -25,8 +25,8 @@ impl Followed {
     }
 
     /// Adds all threads of `process` and of its descendants. Where the programs are attached they add what is made from the
-    /// first bit on, so that only what was there before must be looked for; nobody escapes who is made meanwhile, as the
-    /// search goes on until it finds nobody new.
+    /// first bit on, so that only what was there before must be looked for; no task that is made meanwhile escapes, as
+    /// the search goes on until it finds nothing new.
     pub(crate) fn add(&mut self, process: Pid) -> io::Result<()> {
         self.roots.push(process);
         self.look_for(process).map(|_| ())

@@ -10,7 +10,7 @@ const PAGES: usize = 512;
 /// Times of page faults this many times as long as the median had something else in them: an interrupt, another task.
 const INTERRUPTED: u64 = 10;
 
-/// Mean time of a minor page fault on this machine, in ns: fresh pages of our own are touched one by one. To be asked
+/// Mean time of a minor page fault on this machine, in ns: fresh pages of our own are touched one by one. Measure it
 /// before a trace: probes make faults slower. `None`: no memory to try it with.
 #[must_use]
 pub fn fault_estimate() -> Option<u64> {
@@ -34,7 +34,7 @@ pub fn fault_estimate() -> Option<u64> {
             // SAFETY: page n lies inside the mapping.
             let at = unsafe { start.cast::<u8>().add(n * page) };
             let begin = Instant::now();
-            // SAFETY: inside the mapping, which is writable and nobody else's.
+            // SAFETY: inside the mapping, which is writable and not shared.
             unsafe { at.write_volatile(1) };
             u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
         })

@@ -4,7 +4,8 @@
 //!  Tracer::load ----> start ----> drain(cpu), again and again ----> stop ----> drain(cpu) ----> lost, stacks
 //!  maps, programs     attach      rings to events                   detach     the rest
 //! ```
-//! The same rings are drained from the outside, by whoever can read the memory they lie in: `Consumer` over `RingMemory`.
+//! The same rings are drained from the outside, by any process that can read the memory they lie in: `Consumer` over
+//! `RingMemory`.
 //!
 //! Design constraints: while a trace runs, nothing here wakes or asks the kernel but by reading shared memory. What lies in
 //! a ring may come from a guest, so it is hostile: whatever is found there, decoding ends with events or with an error.

@@ -31,7 +31,7 @@ const MAX_SLOTS: u64 = 1 << 28;
 const MAX_USER_STACKS: u32 = 1 << 16;
 /// Words of the map of followed threads: one bit for each of 2^22 thread ids.
 const FOLLOWED_WORDS: u32 = 1 << 16;
-/// Looks at the traced tasks until one finds nobody without events, at most so often.
+/// Looks at the traced tasks until all have events, at most so often.
 const MAX_LOOKS: u32 = 8;
 
 /// What to trace, and with how much memory.
@@ -147,7 +147,7 @@ impl Tracer {
             lost: map(&bpf, "user_stacks_lost", 8)?,
             base_ns,
         };
-        // Others have nobody who reads their rings: all of their events are lost, and counted.
+        // The rings of others have no reader: all of their events are lost, and counted.
         options.cpus.iter().for_each(|&cpu| rings.give_room(cpu as usize, MARGIN));
         let consumer = |cpu| Consumer::new(RingId { machine: MachineId::HOST, cpu }, slots_per_cpu);
         Ok(Self {
@@ -220,7 +220,7 @@ impl Tracer {
     /// With `Filter::Tree`: traces the threads of this process and of its descendants, and all that they make from now on.
     ///
     /// # Errors
-    /// If another filter was asked for, or `/proc` can't be read.
+    /// If another filter was requested, or `/proc` can't be read.
     pub fn follow(&mut self, process: Pid) -> Result<(), TracerError> {
         let Some(followed) = &mut self.followed else {
             return Err(TracerError::Options("only Filter::Tree follows processes".to_owned()));

@@ -76,8 +76,8 @@ fn is_rare_vector(name: &str) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// Those that come most often are attached last: attaching all takes milliseconds (in emulation seconds), in which nobody
-/// drains the rings.
+/// Those that come most often are attached last: attaching all takes milliseconds (in emulation seconds), in which
+/// nothing drains the rings.
 const LAST: [&str; 9] = [
     "page_fault_kernel",
     "handle_mm_fault",

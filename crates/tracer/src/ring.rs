@@ -30,7 +30,7 @@ pub trait RingMemory {
     /// If the memory can't be read.
     fn counters(&self, ring: usize) -> Result<(u64, u64), Self::Error>;
 
-    /// Copies slots, the first of them being slot `first` of a CPU's ring. They lie in one piece: this is never asked to
+    /// Copies slots, the first of them being slot `first` of a CPU's ring. They lie in one piece: this never has to
     /// wrap. It must copy upwards, a slot's tag before its payload.
     ///
     /// # Errors

@@ -347,7 +347,7 @@ fn a_tree_is_followed_through_another_threads_exec() {
 }
 
 #[test]
-fn a_tree_is_followed_and_nobody_else() {
+fn a_tree_is_followed_and_no_other_task() {
     let _one = one();
     let Some(mut trace) = Trace::start(&options(Filter::Tree)) else { return };
     let mut child = waiting_sh("(/bin/true; /bin/true); exit 3");
@@ -404,7 +404,7 @@ fn a_tree_is_followed_and_nobody_else() {
 #[test]
 fn one_process_is_traced_or_left_out() {
     let own = Pid(std::process::id());
-    // What is asked for, whether calls of this process and of others are expected.
+    // The filter, whether calls of this process and of others are expected.
     let check = |filter, exclude, of_own, of_others| {
         let Some(mut trace) = Trace::start(&Options { exclude, ..options(filter) }) else { return };
         let mut child = sh("/bin/true");
@@ -540,7 +540,7 @@ fn requests_to_disks_are_those_that_the_kernel_counts() {
                 }
                 issued.insert(request.request, request);
             }
-            // Without a begin: one that was under way, or an empty write that only asked for a flush.
+            // Without a begin: one that was under way, or an empty write that only requested a flush.
             TraceEventKind::BlockComplete { request, .. } => {
                 let op = issued.remove(&request).map(|request| request.op);
                 done += u64::from(matches!(op, None | Some(BlockOp::Write)));
@@ -578,7 +578,7 @@ fn waits_for_a_lock_name_its_owner() {
     let Some(mut trace) = Trace::start(&options(Filter::Process(own))) else { return };
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("vmscope-tracer-test-locks");
     std::fs::create_dir_all(&folder).unwrap();
-    // Nobody empties the rings before the end: they must not be full by then.
+    // The rings are not emptied before the end: they must not be full by then.
     let end = Instant::now() + Duration::from_millis(300);
     let make_files = |name: usize| {
         while Instant::now() < end {

@@ -9,7 +9,7 @@ use crate::recording::cleaned;
 use crate::vcpu_time::{VERSION, VcpuTime, stolen_json};
 use crate::{Cell, Column, Part, Report, Scale, Table, seconds, with_id};
 
-/// What is asked.
+/// The request.
 #[derive(Debug, Clone, Copy)]
 pub struct CorrectQuery<'a> {
     /// Of which VM.

@@ -65,7 +65,7 @@ pub struct MigrationVm {
     pub arrives: bool,
     /// Where it was, or where the kernel would be expected to put it.
     pub before: NodePlace,
-    /// Where it was to be; `None`: nobody planned that.
+    /// Where it was to be; `None`: not planned.
     pub planned: Option<NodePlace>,
     /// Where it was while the VM still ran at its source.
     pub at_switch_over: Option<NodePlace>,
@@ -102,7 +102,7 @@ pub fn migration(figures: &MigrationFigures) -> Report {
         let text = format!("{vm} to {to} in {took}, stood still for {downtime_ms} ms, {sent} sent");
         report.fact("Migrated", text);
     } else {
-        let reason = figures.reason.as_deref().unwrap_or("nobody says why");
+        let reason = figures.reason.as_deref().unwrap_or("without a reason");
         report.fact("Not migrated", format!("{} runs where it was: {reason}", figures.vm));
     }
     let MigrationFigures { samples, age_s, .. } = figures;

@@ -115,7 +115,7 @@ fn totals(profile: &Profile) -> String {
     match profile.query.selection.view() {
         View::Unified | View::Host => parts.extend([("VM", shares.vm), ("IDLE", shares.idle)]),
         View::Native => parts.push(("IDLE", shares.idle)),
-        // Nobody knows what was not seen of one process.
+        // Unseen samples of one process are unknown.
         View::Guest if profile.query.selection.process().is_some() => {}
         View::Guest => parts.extend([("IDLE(halt)", shares.halt), ("steal", shares.steal())]),
     }
@@ -191,7 +191,7 @@ fn table(profile: &Profile) -> Table {
 }
 
 fn fields(label: &Label) -> [Cell; 12] {
-    // The node is told by `node_fields`.
+    // `node_fields` has the node.
     let Label { function, process, pid, thread, tid, module, offset, vm, side, cpu, vcpu, .. } =
         label;
     let text = |field: &Option<String>| Cell::from(field.clone());

@@ -17,7 +17,7 @@ use crate::recording::cleaned;
 use crate::vcpu_time::{VERSION, VcpuTime, account_in_words, stolen_json};
 use crate::{Cell, Column, Report, Scale, Table, Width, clean, ms, percent};
 
-/// Accounts that are left out of the overview where they are nobody's.
+/// Accounts that are left out of the overview where they are 0.
 pub(crate) const RARE: [Account; 5] = [
     Account::HaltPolling,
     Account::Throttled,
@@ -39,7 +39,7 @@ pub enum StealBy {
     Process,
 }
 
-/// What is asked.
+/// The request.
 #[derive(Debug, Clone)]
 pub struct StealQuery {
     /// Of which VMs.

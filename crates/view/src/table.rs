@@ -13,7 +13,7 @@ pub struct Table {
     pub columns: Vec<Column>,
     /// Its rows. A row may be shorter than the columns: its last cell then runs on over those that it lacks.
     pub rows: Vec<Row>,
-    /// Rows below that stand for several: what a limit cut off, what belongs to nobody. JSON leaves them out.
+    /// Rows below that stand for several: what a limit cut off, what has no owner. JSON leaves them out.
     pub rest: Vec<Row>,
     /// How many rows a limit cut off.
     pub n_cut: usize,

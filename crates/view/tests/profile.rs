@@ -135,7 +135,7 @@ fn process_filter_and_limit() {
     check("unified-compute.txt", Ask { process: Some("compute"), ..ASK });
     check("guest-pid42.txt", Ask { process: Some("42"), ..GUEST });
     check("unified-limit.txt", Ask { limit: Some(3), ..ASK });
-    check("nothing.txt", Ask { process: Some("nobody"), ..ASK });
+    check("nothing.txt", Ask { process: Some("absent"), ..ASK });
 }
 
 /// Postgres with a long function name, and code without a name in files with long paths.

@@ -1,4 +1,4 @@
-//! Files that somebody gave: recordings, traces, results of the micro-benchmark.
+//! Files from others: recordings, traces, results of the micro-benchmark.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

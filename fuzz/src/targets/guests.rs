@@ -99,7 +99,7 @@ fn rings(bytes: &[u8]) {
         let mut slots = input.bytes(count * SLOT_BYTES);
         slots.truncate(slots.len() / SLOT_BYTES * SLOT_BYTES);
         for slot in slots.chunks_exact_mut(SLOT_BYTES) {
-            // Wrong generations are slots that nobody wrote yet: some stay wrong.
+            // Wrong generations are slots without an event yet: some stay wrong.
             if slot[7] != 0xff {
                 slot[7] = tracer::generation(positions[ring], SLOTS);
             }

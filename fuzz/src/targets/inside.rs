@@ -61,8 +61,8 @@ fn log(bytes: &[u8]) {
     const RECORD_BYTES: usize = 56;
     let records: Vec<&[u8]> = bytes.chunks(RECORD_BYTES).collect();
     let walked = fuzzing::processes(&Memory(bytes), &LAYOUT, GuestVirt(BASE));
-    let told = fuzzing::log(&records, walked, BASE);
-    assert!(told <= 4 * (bytes.len() + 1), "{told}");
+    let reported = fuzzing::log(&records, walked, BASE);
+    assert!(reported <= 4 * (bytes.len() + 1), "{reported}");
 }
 
 /// A kernel's memory, which changes while it is read, or is a hostile guest's.

@@ -1,4 +1,4 @@
-//! Results of the consolidation laboratory, which somebody may have sent: a plan, and a measurement.
+//! Results of the consolidation laboratory, from others: a plan, and a measurement.
 
 use ::lab::{AS_IT_IS, Class, Load, Plan, Run, RunKey, Turnarounds, Vms};
 use view::Width;

@@ -43,7 +43,7 @@ pub enum Fault {
     None,
     /// It breaks while a request is being sent.
     Breaks,
-    /// Whoever asks is told that the service failed.
+    /// The client gets an error of the service.
     Fails,
     /// A piece of a request arrives every few hundred milliseconds.
     Slow,
@@ -68,7 +68,7 @@ impl Line {
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let line = of_connections.clone();
-                // Whoever hangs up ends it.
+                // A hang-up ends it.
                 std::thread::spawn(move || line.pass(client, service));
             }
         });
@@ -198,7 +198,7 @@ impl Service {
     }
 }
 
-/// Nobody else takes it within the moments that it is free.
+/// No other process takes it within the moments that it is free.
 fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

@@ -193,14 +193,14 @@ fn counted(server: &Server) -> anyhow::Result<Counted> {
     Ok(Counted { windows: usize::try_from(windows)?, partial })
 }
 
-/// An answer has all windows that were stored for a while when it was asked for, or says that it is partial.
+/// An answer has all windows that were stored for a while at the request, or says that it is partial.
 fn check_answer(server: &Server, survived: &mut Survived) -> anyhow::Result<()> {
-    let asked = SystemTime::now();
+    let requested = SystemTime::now();
     let answer = counted(server)?;
     let stored = server.objects("raw");
     let is_old = |path: &&PathBuf| {
         let changed = path.metadata().and_then(|data| data.modified());
-        changed.is_ok_and(|time| asked.duration_since(time).is_ok_and(|age| REMEMBERED < age))
+        changed.is_ok_and(|time| requested.duration_since(time).is_ok_and(|age| REMEMBERED < age))
     };
     let old = stored.iter().filter(is_old).count();
     let is_partial = !answer.partial.is_empty();

@@ -38,7 +38,7 @@ fn refused(output: &Output, code: i32, text: &str) {
 }
 
 #[test]
-fn hosts_are_replayed_asked_for_and_downloaded() {
+fn hosts_are_replayed_queried_and_downloaded() {
     let mut server = Server::start(&[], "").unwrap();
     let (agent, read) = (server.address("agent").unwrap(), server.address("read").unwrap());
     let query =

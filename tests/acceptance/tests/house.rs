@@ -188,9 +188,9 @@ fn is_test(path: &Path) -> bool {
     name == "test" || name == "tests" || path.iter().any(|part| part == "tests")
 }
 
-/// `eprintln!` panics when nobody reads standard error any more, and ends a thread, or a recording.
+/// `eprintln!` panics when nothing reads standard error any more, and ends a thread, or a recording.
 #[test]
-fn programs_do_not_panic_when_nobody_reads_what_they_say() {
+fn programs_do_not_panic_without_a_reader() {
     for package in packages_of(&[&EDGE[2..], &["bin"]].concat()) {
         for (path, source) in package.sources() {
             let program = source.split("#[cfg(test)]").next().unwrap_or_default();

@@ -50,19 +50,19 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         stamps = [time.time_ns()]
-        asked = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
+        query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
         work(0.002)
         if not hasattr(local, "connection"):
             local.connection = connect()
         cursor = local.connection.cursor()
-        how = asked.get("how", "simple")
+        how = query.get("how", "simple")
         rows = []
         if how == "transaction":
             cursor.execute("begin")
-        for n in range(int(asked.get("queries", 1))):
+        for n in range(int(query.get("queries", 1))):
             if n:
                 work(0.003)
-            mark = f"/* id={asked.get('id')} */ "
+            mark = f"/* id={query.get('id')} */ "
             stamps.append(time.time_ns())
             if how == "prepared":
                 cursor.execute(SMALL, (n,))
@@ -79,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
         stamps.append(time.time_ns())
-        log.write(" ".join([asked.get("id", "-"), *map(str, stamps)]) + "\n")
+        log.write(" ".join([query.get("id", "-"), *map(str, stamps)]) + "\n")
 
 
 class Server(ThreadingHTTPServer):

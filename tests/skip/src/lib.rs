@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_from_faults() {
+    fn refusals_are_distinguished_from_faults() {
         assert!(is_refusal("failed to attach: Operation not permitted (os error 1)"));
         assert!(!is_refusal("failed to load: Permission denied (os error 13)"));
         assert!(!is_refusal("failed to load: Invalid argument (os error 22)"));

@@ -141,7 +141,7 @@ fn load(files: &[PathBuf]) -> anyhow::Result<Vec<Labelled>> {
     Ok(machines)
 }
 
-/// Leaves what was asked for. Verdicts are of the whole comparison.
+/// Leaves the selection. Verdicts are of the whole comparison.
 fn select(comparison: &mut Comparison<'_>, args: &Args) -> Result<(), Usage> {
     comparison.rows.retain(|row| {
         (args.ops.is_empty() || args.ops.contains(&row.operation))

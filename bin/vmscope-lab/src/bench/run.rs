@@ -267,7 +267,7 @@ impl Session {
     }
 }
 
-/// What the image is told.
+/// The image's plan.
 fn command_line(args: &Args, hung: &[String]) -> String {
     let skip = args.skip.iter().chain(hung).map(String::as_str).collect::<Vec<_>>().join(",");
     let reps = args.reps.map(|reps| reps.to_string());
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_is_told_what_was_asked_for() {
+    fn the_image_gets_the_plan() {
         let check = |line: &[&str], hung: &[&str], expected: &str| {
             let hung: Vec<String> = hung.iter().map(|&word| word.to_owned()).collect();
             assert_eq!(command_line(&args(line), &hung), expected);

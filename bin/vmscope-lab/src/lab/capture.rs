@@ -41,7 +41,7 @@ pub(super) struct Args {
     size: u32,
 }
 
-/// How often somebody is told how it goes.
+/// Time between progress lines.
 const EVERY: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {

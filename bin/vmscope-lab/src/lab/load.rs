@@ -100,7 +100,7 @@ fn serve() -> anyhow::Result<ExitCode> {
     { input }.read_to_string(&mut job).context("failed to read a job from standard input")?;
     consolidate::serve(&job, |line| {
         let mut out = std::io::stdout();
-        // Whoever waits for it has ended if it can't be written, and with it this process.
+        // The reader has ended if it can't be written, and with it this process.
         let _ = writeln!(out, "{line}").and_then(|()| out.flush());
     })?;
     Ok(ExitCode::SUCCESS)

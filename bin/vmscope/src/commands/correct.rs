@@ -82,7 +82,7 @@ fn report(time: &VcpuTime<'_>, query: &CorrectQuery<'_>) -> anyhow::Result<Repor
     })
 }
 
-/// The time asked for, on the host's axis.
+/// The time requested, on the host's axis.
 fn window(all: Window, args: &Args) -> Result<Window, Usage> {
     let range = args.range.within(all.from..all.to)?.unwrap_or(all.from..all.to);
     if range.is_empty() {

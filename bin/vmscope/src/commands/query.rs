@@ -237,7 +237,7 @@ fn given<'a, const N: usize>(
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let user = || user(args.login.as_ref());
-    let asked =
+    let requested =
         |path: &str, parameters: &[(&str, &str)]| user()?.get(path, parameters).map_err(usage);
     let report = match &args.command {
         Command::Login { server, token: text, fingerprint } => {
@@ -253,12 +253,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         Command::List => {
-            rows(&asked("/v1/tables", &[])?, None, &["name", "parameters", "purpose"])?
+            rows(&requested("/v1/tables", &[])?, None, &["name", "parameters", "purpose"])?
         }
         Command::Findings { host, vm, all } => {
             let state = (!all).then(|| "open".to_owned());
             let of = given([("host", host), ("vm", vm), ("state", &state)]);
-            found(parsed(&asked("/v1/findings", &of)?)?)
+            found(parsed(&requested("/v1/findings", &of)?)?)
         }
         Command::Acknowledge { finding, undo, .. } if *undo => {
             user()?.delete(&format!("/v1/findings/{}/acknowledge", id(finding)?)).map_err(usage)?;
@@ -271,27 +271,27 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Command::Silence { finding, host, vm, kind, time, note } => {
             let minutes = time.as_secs().div_ceil(60);
-            let asked = json!({
+            let requested = json!({
                 "finding": finding, "host": host, "vm": vm, "kind": kind,
                 "minutes": minutes, "note": note,
             });
-            let entry = user()?.post("/v1/silences", &asked.to_string()).map_err(usage)?;
+            let entry = user()?.post("/v1/silences", &requested.to_string()).map_err(usage)?;
             rows(&format!("[{entry}]"), None, &SILENCE)?
         }
-        Command::Silences => rows(&asked("/v1/silences", &[])?, None, &SILENCE)?,
+        Command::Silences => rows(&requested("/v1/silences", &[])?, None, &SILENCE)?,
         Command::Unsilence { silence } => {
             user()?.delete(&format!("/v1/silences/{}", id(silence)?)).map_err(usage)?;
             return Ok(ExitCode::SUCCESS);
         }
         Command::Windows { host, from, to } => {
             let of = given([("host", host), ("from", from), ("to", to)]);
-            rows(&asked("/v1/windows", &of)?, Some("windows"), &["day", "bytes", "window"])?
+            rows(&requested("/v1/windows", &of)?, Some("windows"), &["day", "bytes", "window"])?
         }
         Command::Run { name, parameters } => {
             if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
                 return Err(Usage(format!("{name}: no such query: see vmscope query list")).into());
             }
-            answer(&asked(&format!("/v1/tables/{name}"), &parameters.pairs())?)?
+            answer(&requested(&format!("/v1/tables/{name}"), &parameters.pairs())?)?
         }
         Command::Sql { sql, host, from, to } => {
             let question = json!({ "sql": sql, "host": host, "from": from, "to": to });
@@ -333,7 +333,7 @@ fn folder(login: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
     Ok(config.join("vmscope/server"))
 }
 
-/// What was asked can't be answered: an error of the user, as are options.
+/// What was queried can't be answered: an error of the user, as are options.
 pub(super) fn usage(error: EnrollError) -> anyhow::Error {
     match error {
         EnrollError::Server(_)

@@ -123,7 +123,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Says that a command can't be executed before guests are asked, which takes a while.
+/// Says that a command can't be executed before guests are queried, which takes a while.
 fn check_program(program: &str) -> Result<(), CollectError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = match program.contains('/') {
@@ -203,7 +203,7 @@ pub(crate) fn check_pid_namespace() -> Result<(), Usage> {
     Err(Usage(why.to_owned()))
 }
 
-/// When recording ends: signal, time, or the command's end. Time and command begin when first asked.
+/// When recording ends: signal, time, or the command's end. Time and command begin when first queried.
 struct End<'a> {
     args: &'a Args,
     run: Run,

@@ -202,18 +202,18 @@ fn profile(dir: &Path, args: &Args) -> anyhow::Result<Profile> {
     Ok(aggregator.finish_on(&axis))
 }
 
-/// The edges asked for; `None`: as recorded.
-fn edges(asked: Option<EdgesArg>) -> Option<OffCpuSource> {
-    match asked {
+/// The requested edges; `None`: as recorded.
+fn edges(requested: Option<EdgesArg>) -> Option<OffCpuSource> {
+    match requested {
         Some(EdgesArg::Samples) => Some(OffCpuSource::Samples),
         Some(EdgesArg::Switches) => Some(OffCpuSource::Switches),
         Some(EdgesArg::Both) | None => None,
     }
 }
 
-fn refuse_edges(asked: Option<EdgesArg>) -> Result<(), Usage> {
+fn refuse_edges(requested: Option<EdgesArg>) -> Result<(), Usage> {
     let text = "--offcpu-source is about the gaps of --view guest, which are not shown in other views or with --process";
-    asked.map_or(Ok(()), |_| Err(Usage(text.to_owned())))
+    requested.map_or(Ok(()), |_| Err(Usage(text.to_owned())))
 }
 
 fn by(by: ByArg) -> By {

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     outcome.map(|()| ExitCode::SUCCESS)
 }
 
-/// Nothing but samples: guests are asked for names when they are needed.
+/// Nothing but samples: guests are queried for names when names are needed.
 fn plan(args: &Args) -> SessionPlan {
     let period_ns = u64::try_from(args.period.as_nanos()).unwrap_or(u64::MAX);
     SessionPlan {
@@ -150,12 +150,12 @@ fn key(event: &Event) -> Option<Key> {
     })
 }
 
-/// Waits for at least two windows. The guests are asked after the first; the last comes when they have answered or run out
-/// of time.
+/// Waits for at least two windows. The guests are queried after the first; the last comes when they have answered or
+/// run out of time.
 fn print_once(data: &Data, args: &Args) -> anyhow::Result<ExitCode> {
     let mut shown = data.windows.recv().context("sampling ended unexpectedly")??;
     let mut windows = 1;
-    while windows < 2 || !(shown.has_asked || shown.status.is_empty()) {
+    while windows < 2 || !(shown.has_queried || shown.status.is_empty()) {
         shown = data.windows.recv().context("sampling ended unexpectedly")??;
         windows += 1;
     }

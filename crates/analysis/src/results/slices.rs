@@ -66,7 +66,7 @@ impl Slices {
         self.start_unix_ns.saturating_add(time.since(self.start))
     }
 
-    /// `None`: it ends after everything that can be told.
+    /// `None`: it has no end.
     fn end_of(&self, number: u64) -> Option<HostNs> {
         let unix_ns = (number + 1).checked_mul(self.length_ns)?;
         let since_start = unix_ns.checked_sub(self.start_unix_ns)?;

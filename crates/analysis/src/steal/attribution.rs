@@ -9,8 +9,8 @@
 //!
 //! A VM exit in the VMM is charged to where the guest was at the exit, and a wait that a switch began to where the guest
 //! stood then: that is where it goes on. Everything else is charged when both sides agree on the process, on its thread,
-//! or on its function; else it is nobody's at that level. Across a halt nobody agrees: what ran after it need not have
-//! been there before.
+//! or on its function; else it is unattributed at that level. Across a halt no level agrees: what ran after it need not
+//! have been there before.
 
 use super::SampleTimes;
 use super::Whose::{Function, Process, Thread};
@@ -66,7 +66,7 @@ impl<'a> Attribution<'a> {
     }
 
     /// The place that a segment is charged to, the same one for everything charged alike as far as `whose` tells:
-    /// look at its process, thread or function only. `None`: nobody's.
+    /// look at its process, thread or function only. `None`: unattributed.
     #[must_use]
     pub fn victim(&self, segment: usize, whose: Whose) -> Option<PlaceId> {
         let Segment { state, place, .. } = self.timeline.segments[segment];
@@ -111,7 +111,7 @@ impl<'a> Attribution<'a> {
         same.then_some(before)
     }
 
-    /// Whether a segment that is nobody's may still be `wanted`'s: one of the sides says so, or none says anything.
+    /// Whether an unattributed segment may still be `wanted`'s: one of the sides says so, or none says anything.
     #[must_use]
     pub fn may_be(&self, segment: usize, wanted: impl Fn(PlaceId) -> bool) -> bool {
         let (before, after) = self.neighbours(segment);
@@ -198,7 +198,7 @@ fn shows(segment: &Segment) -> Shows {
     match (segment.state, segment.place) {
         (State::Halted | State::HaltPolling | State::Paused | State::Unknown, _) => Shows::Barrier,
         (_, Some(_)) => Shows::Place,
-        // The guest ran, nobody knows what.
+        // The guest ran unknown code.
         (State::GuestKernel | State::GuestUser | State::GuestUnknown, None) => Shows::Barrier,
         (_, None) => Shows::Nothing,
     }
@@ -209,7 +209,8 @@ mod test {
     use super::super::testing::Drawn;
     use super::*;
 
-    /// Every letter of the drawing charged: the victim's own letter, a process' or thread's first one, `.` nobody's.
+    /// Every letter of the drawing charged: the victim's own letter, a process' or thread's first one, `.`
+    /// unattributed.
     fn charged(line: &str, whose: Whose) -> String {
         let drawn = Drawn::new(&[line], "");
         let timeline = &drawn.axis.timelines[0];
@@ -292,7 +293,7 @@ mod test {
         check("fk.lg", "aaaaa", "11111", "fk.lg");
         check("gk.f", "aaaa", "1111", "gk.f");
         check("fm.f", "ao.a", "13.1", "fm.f");
-        // Which thread the kernel works for is not told.
+        // The kernel's thread is not known.
         check("ff.nf", "aaaaa", "111?1", "fffnf");
         check("fn.nh", "aaaaa", "1?.?2", "fnnnh");
         check("fn.lh", "aaaaa", "1?112", "fn.lh");

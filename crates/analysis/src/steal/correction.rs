@@ -1,4 +1,4 @@
-//! How long something would have run had nobody taken the CPU from it.
+//! The run time of a process without steal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,15 +49,15 @@ pub enum UnknownTarget {
     /// No process of that name or id.
     #[error("no sample of process {name:?} in this VM; it has: {known}")]
     Process {
-        /// What was asked for.
+        /// The request.
         name: String,
         /// Those with most samples.
         known: String,
     },
-    /// No function of that name in the processes asked for.
+    /// No function of that name in the requested processes.
     #[error("no sample of function {name:?} there; it has: {known}")]
     Function {
-        /// What was asked for.
+        /// The request.
         name: String,
         /// Those with most samples.
         known: String,
@@ -108,7 +108,8 @@ pub fn share_bound_ns(period_ns: u64, samples: u64, all: u64) -> f64 {
     CONFIDENCE * period_ns as f64 * share_variance(samples, all).sqrt()
 }
 
-/// Type 2 is told by `k` of `n` samples: binomial. Edges of gaps lie anywhere in a period: a variance of a twelfth.
+/// Type 2 is estimated from `k` of `n` samples: binomial. Edges of gaps lie anywhere in a period: a variance of a
+/// twelfth.
 fn bound_ns(period_ns: u64, time: &VictimTime, inexact: &Inexact) -> f64 {
     let all = time.samples + time.vmm_samples;
     let variance = share_variance(time.vmm_samples, all) + inexact.edges as f64 / 12.0;

@@ -36,7 +36,7 @@ impl SampleTimes {
         (before(segment.to) - before(segment.from)) as u64
     }
 
-    /// Whether every sample told how long its vCPU has waited: gaps between them have exact lengths.
+    /// Whether every sample has its vCPU's waiting time: gaps between them have exact lengths.
     #[must_use]
     pub fn waits_are_known(&self) -> bool {
         self.without_waits == 0

@@ -4,7 +4,7 @@
 //!  f g  user functions of app (1), thread 1      .  preempted      1  in the VMM for io, from f
 //!  h    user function of app (1), thread 2       t  throttled      2  in the VMM for msr, from x
 //!  k l  kernel functions in app (1), thread 1    w  asleep for io  3  in the VMM, interrupt, place not known
-//!  n    kernel function in app (1), thread not told
+//!  n    kernel function in app (1), thread not known
 //!  x    user function of other (2), thread 3     -  halted         ?  unknown
 //!  m    kernel function in other (2), thread 3   ~  halt polling   _  not sampled
 //!  F K  preempted, and the switch says that the guest stood in f, k; X, N alike
@@ -128,7 +128,7 @@ fn place(letter: char) -> Place {
 
 /// Who has CPU 0: `0` to `2` a vCPU, `q` a thread of VM a's QEMU, `v` its vhost, which
 /// is a kernel thread, `w` the same as a thread of QEMU, `p` a process, `f` one that calls itself vhost, `h` idle, `s` a kernel
-/// thread, `u` a process nobody saw, `i` nobody, `?` unknown.
+/// thread, `u` an unseen process, `i` idle, `?` unknown.
 fn occupancy(line: &str) -> Occupancy {
     let thread = |pid, tid| Occupant::Thread(Pid(pid), Tid(tid));
     let spans = (0..).zip(line.chars()).map(|(at, letter)| {

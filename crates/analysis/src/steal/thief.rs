@@ -25,7 +25,7 @@ pub enum Thief {
     KernelThread(ImageId),
     /// A host process that was not seen otherwise.
     UnseenProcess(Pid),
-    /// Nobody: the CPU was idle, the vCPU was on its way to it.
+    /// None: the CPU was idle, the vCPU was on its way to it.
     Idle,
     /// No sample says.
     Unknown,

@@ -7,7 +7,7 @@ use model::VmId;
 use super::{Attribution, Evidence, Whose, Window};
 use crate::vcpu_timeline::{Account, Place, PlaceId, Segment, VcpuTimeline};
 
-/// Time taken from somebody.
+/// Stolen time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stolen {
     /// Type 1.
@@ -18,7 +18,7 @@ pub struct Stolen {
     pub throttled_ns: u64,
 }
 
-/// A process, thread or function of a guest. What is not asked for is `None`.
+/// A process, thread or function of a guest. Fields that are not requested are `None`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Victim {
     /// Process name.
@@ -69,7 +69,7 @@ pub(super) struct Charge<'a> {
     pub(super) number: usize,
     /// As far as it lies in the window.
     pub(super) segment: Segment,
-    /// `None`: nobody's, or idle.
+    /// `None`: unattributed, or idle.
     pub(super) victim: Option<PlaceId>,
 }
 

@@ -59,7 +59,7 @@ struct Left<'d> {
 }
 
 impl Left<'_> {
-    /// In a stretch off the CPU that begins at `from`; asked in time order. A wait that follows a sleep goes on from
+    /// In a stretch off the CPU that begins at `from`; queried in time order. A wait that follows a sleep goes on from
     /// where that began, but not from a halt.
     fn place(&mut self, from: u64, state: State) -> Option<PlaceId> {
         let passed = self.departures.partition_point(|departure| departure.time < from);

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use super::Occupant;
 use super::track::Point;
 
-/// Somebody seen on a pCPU.
+/// A task or vCPU seen on a pCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) time: u64,

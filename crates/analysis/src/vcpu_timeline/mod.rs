@@ -88,7 +88,7 @@ pub enum State {
         /// AMD exit code or Intel basic exit reason.
         reason: u32,
     },
-    /// Could run, and somebody else had the CPU. Steal type 1.
+    /// Could run, and another task had the CPU. Steal type 1.
     Preempted,
     /// Asleep after an exit that is no halt. Steal type 2.
     WaitingInVmm {
@@ -141,7 +141,7 @@ pub struct Place {
     pub process: String,
     /// Its id in the guest.
     pub pid: Option<u32>,
-    /// Thread name; `None`: not told apart.
+    /// Thread name; `None`: not distinguished.
     pub thread: Option<String>,
     /// Its id in the guest.
     pub tid: Option<u32>,
@@ -180,7 +180,7 @@ pub struct Span {
 /// Who has a pCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Occupant {
-    /// Nobody.
+    /// Nothing.
     Idle,
     /// A vCPU, in its guest or in its VMM.
     Vcpu(VcpuId),

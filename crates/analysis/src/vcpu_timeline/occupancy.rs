@@ -19,7 +19,7 @@ use super::marks::Mark;
 use super::track::{Track, What};
 use super::{Occupancy, Occupant, Segment, Span, VcpuTimelines};
 
-/// How far from any evidence nobody knows.
+/// Distance from evidence beyond which the occupant is unknown.
 const REACH_PERIODS: u64 = 10;
 
 /// Of a wait of this many spans all are looked at. Many vCPUs may wait as long as the recording.
@@ -215,8 +215,8 @@ pub fn thieves(axis: &VcpuTimelines, victim: VcpuId, segment: &Segment) -> Vec<(
             *shares.entry(who).or_default() += ns + std::mem::take(&mut untold);
         }
     }
-    let told: u64 = shares.values().sum();
-    let rest = segment.length_ns().saturating_sub(told);
+    let reported: u64 = shares.values().sum();
+    let rest = segment.length_ns().saturating_sub(reported);
     if 0 < rest {
         *shares.entry(Occupant::Unknown).or_default() += rest;
     }

@@ -11,7 +11,7 @@ use super::track::{Track, What};
 /// Quotas of a vCPU that are looked at: control groups are not nested deeper.
 const MOST_QUOTAS: usize = 16;
 
-/// Times of throttling in one wait that are told apart. Many vCPUs may wait as long as the recording.
+/// Times of throttling in one wait that are distinguished. Many vCPUs may wait as long as the recording.
 const MANY: usize = 256;
 
 /// All queues that were throttled, by quota and CPU.
@@ -203,7 +203,7 @@ mod test {
         check(0, 2, 0, 100, &[]);
     }
 
-    /// More than are told apart: few stretches, as long in all.
+    /// More than are distinguished: few stretches, of the same total.
     #[test]
     fn many_times_are_taken_together() {
         let throttled: Vec<_> = (0..10_000).map(|n| (0, 0, 100 * n + 20, 100 * n + 50)).collect();

@@ -31,7 +31,7 @@ pub(super) enum Doing {
         reason: u32,
         halted: bool,
     },
-    /// On a CPU, doing nobody knows what.
+    /// On a CPU, in unknown code.
     Running,
     /// Not on a CPU.
     Away(Asleep),

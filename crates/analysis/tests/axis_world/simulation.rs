@@ -85,7 +85,7 @@ struct Vcpu {
     queue: u32,
 }
 
-/// One thread's turn on a pCPU; no thread: a host thread, or nobody.
+/// One thread's turn on a pCPU; no thread: a host thread, or idle.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cpu {
     vcpu: Option<usize>,

@@ -64,7 +64,7 @@ pub fn request(functions: &Functions) -> ExportProfilesServiceRequest {
     }
 }
 
-/// The same profile has the same, whoever sends it and however often.
+/// The same profile has the same, independent of the sender.
 fn profile_id(names: [&str; 3], functions: &Functions) -> Vec<u8> {
     let mut hash = Sha256::new();
     for name in names {

@@ -96,7 +96,7 @@ pub struct Profile {
     /// How long it took.
     #[prost(uint64, tag = "4")]
     pub duration_nano: u64,
-    /// 16 bytes: whoever has a profile of this id has this one.
+    /// 16 bytes: a profile of this id is this one.
     #[prost(bytes = "vec", tag = "7")]
     pub profile_id: Vec<u8>,
 }

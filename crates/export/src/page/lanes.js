@@ -2,7 +2,7 @@
 "use strict";
 // Lanes of timelines as typed arrays: from JSON (page/lanes.rs has its form), and those of several tasks in one.
 function timelineLanes(nDoings) {
-  // Doings that are none: a mixture, and a time in which nobody is there.
+  // Doings that are none: a mixture, and a time in which nothing is there.
   const MIXED = 255, GAP = 254;
 
   // The arrays of a lane's pieces: where each ends (ns), its doing or MIXED, and its word or its row in `mixed`.

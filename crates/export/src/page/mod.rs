@@ -23,7 +23,7 @@ use view::escape;
 const SHELL: &str = include_str!("shell.html");
 /// Each colour by what it means, light and dark. The server's page (`ui/`) has this and the style, too.
 const COLOURS: &str = include_str!("colours.css");
-/// How many colours there are of things that are only to be told apart, whose names are `c0` and so on.
+/// How many colours there are of things that are only to be distinguished, with names are `c0` and so on.
 pub(crate) const N_DISTINCT: usize = 8;
 const STYLE: &str = include_str!("style.css");
 /// The style of static charts.

@@ -61,13 +61,13 @@ function timeline(box, data) {
     select(query, order) {
       const wanted = query.trim().toLowerCase();
       const key = { cpu: (lane) => -sum(lane, RUNS), waits: (lane) => -sum(lane, WAITS), begin: (lane) => lane.from }[order];
-      const isAsked = (lane) => lane.kind !== "task" || lane.asked || !asked.checked;
+      const isRequested = (lane) => lane.kind !== "task" || lane.requested || !onlyRequested.checked;
       const matches = (lane) => !wanted || lane.kind === "machine" || `${lane.name} ${lane.about}`.toLowerCase().includes(wanted);
       this.flat = order !== "family";
       this.shown = [];
       let matched = 0;
       for (const machine of this.run.machines) {
-        const lanes = this.lanes.filter((lane) => lane.machine === machine && isAsked(lane) && matches(lane));
+        const lanes = this.lanes.filter((lane) => lane.machine === machine && isRequested(lane) && matches(lane));
         const tasks = lanes.filter((lane) => lane.kind === "task"), others = lanes.filter((lane) => lane.kind !== "task");
         if (key) tasks.sort((one, other) => key(one) - key(other));
         if (others.length + tasks.length > 1) this.shown.push(...others, ...(order === "shared" ? shared(tasks) : tasks));
@@ -527,9 +527,9 @@ function timeline(box, data) {
   const orders = [["family", "parents before children"], ["shared", "tasks share lanes"], ["begin", "by begin"],
     ["cpu", "most CPU time first"], ["waits", "most waiting first"]];
   const order = make("select", {}, ...orders.map(([value, text]) => make("option", { value }, text)));
-  const asked = make("input", { type: "checkbox", checked: true }), inView = make("input", { type: "checkbox", checked: true });
+  const onlyRequested = make("input", { type: "checkbox", checked: true }), inView = make("input", { type: "checkbox", checked: true });
   const forTasks = [make("label", {}, "Order ", order),
-    make("label", { hidden: tasks.every((lane) => lane.asked) }, asked, " Only the command's tasks"), make("label", {}, inView, " Only tasks in view")];
+    make("label", { hidden: tasks.every((lane) => lane.requested) }, onlyRequested, " Only the command's tasks"), make("label", {}, inView, " Only tasks in view")];
   const buttons = make("span", { className: "buttons" },
     button("\u2190", () => move(-0.5), { "aria-label": "Earlier" }), button("\u2192", () => move(0.5), { "aria-label": "Later" }),
     button("+", () => zoom(0.5), { "aria-label": "Zoom in" }), button("\u2212", () => zoom(2), { "aria-label": "Zoom out" }),
@@ -538,15 +538,15 @@ function timeline(box, data) {
   const details = make("p", { className: "said", "aria-live": "polite" }, "Click a piece or a lane to see what it is.");
   box.append(make("div", { className: "controls" }, search.label, search.found, ...tasks.length ? forTasks : [], buttons), details);
   readColours();
-  // Thousands of lanes are better shared, unless somebody wants them apart.
-  order.value = MANY_TASKS < tasks.filter((lane) => lane.asked).length ? "shared" : "family";
+  // Thousands of lanes are better shared, unless the user wants them apart.
+  order.value = MANY_TASKS < tasks.filter((lane) => lane.requested).length ? "shared" : "family";
   for (const run of runs) charts.push(new Chart(run));
   function select() {
     charts.forEach((chart) => chart.select(search.input.value, order.value));
     search.found.textContent = search.input.value.trim() ? `${charts.reduce((all, chart) => all + chart.matched, 0)} lanes` : "";
   }
   order.addEventListener("change", select);
-  asked.addEventListener("change", select);
+  onlyRequested.addEventListener("change", select);
   inView.addEventListener("change", () => charts.forEach((chart) => chart.layOut()));
   onNewColours(() => {
     readColours();

@@ -13,7 +13,7 @@ use super::event::{Event, Fact, Kind, begin, end};
 use super::flows::{End, Ends};
 use crate::chart::{Named, guest_process, merged};
 
-/// One track: its events are made as they are asked for.
+/// One track: its events are made as they are requested.
 #[derive(Debug)]
 pub(super) struct Track<'a> {
     pub(super) uuid: u64,

@@ -55,7 +55,7 @@ impl TracedCommand {
 
     /// Its exit code, when it has ended: as shells have it, 128 and the number of the signal that ended it.
     ///
-    /// It stays a zombie, so that its process group's number is nobody else's.
+    /// It stays a zombie, so that its process group's number is not reused.
     pub(crate) fn exit_code(&self) -> Option<i32> {
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let status = waitid(WaitId::Pid(self.leader()?), look).ok().flatten()?;
@@ -79,7 +79,7 @@ impl TracedCommand {
 impl Drop for TracedCommand {
     fn drop(&mut self) {
         if let Some(leader) = self.leader() {
-            // Nobody may be left in the group.
+            // The group may be empty.
             let _ = kill_process_group(leader, Signal::KILL);
         }
         // It was killed: this does not wait for long.
@@ -145,7 +145,7 @@ mod test {
         assert_eq!([end_of(&command), end_of(&command)], [137, 137]);
         assert!(
             Path::new(&place).exists(),
-            "nobody else may get the number before the group is killed"
+            "the number must not be reused before the group is killed"
         );
         drop(command);
         assert!(!Path::new(&place).exists());

@@ -1,4 +1,4 @@
-//! Which CPUs are online, and who is told when that changes: a thread that sleeps until the kernel says so.
+//! Which CPUs are online, and who is notified when that changes: a thread that sleeps until the kernel says so.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -83,7 +83,7 @@ fn is_about_a_cpu(message: &[u8]) -> bool {
     matches!(action, b"online" | b"offline") && device.starts_with(b"@/devices/system/cpu/cpu")
 }
 
-/// The CPUs that are online; CPU 0 if nobody says.
+/// The CPUs that are online; CPU 0 if unknown.
 pub(crate) fn online_cpus(sys: &Path) -> Vec<u32> {
     let text = std::fs::read_to_string(sys.join("devices/system/cpu/online")).unwrap_or_default();
     let cpus = parse_cpu_list(text.trim());

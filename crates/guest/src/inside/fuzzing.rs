@@ -50,14 +50,14 @@ pub fn log(records: &[&[u8]], before: Vec<Process>, page_offset: u64) -> usize {
     };
     let before: Vec<_> = before.into_iter().map(image).collect();
     let mut timeline = Timeline::begin(before.clone(), 1000);
-    let mut told = 0;
+    let mut reported = 0;
     for records in records.chunks(16) {
         let events = records.iter().filter_map(|record| program::parse(record, page_offset));
         timeline.follow(events.collect());
-        told += timeline.changes(1 << 12).len();
+        reported += timeline.changes(1 << 12).len();
         assert!(timeline.kernel_threads(Vec::new()).len() <= MAX_OTHERS);
     }
-    told + timeline.end(before, u64::MAX).len()
+    reported + timeline.end(before, u64::MAX).len()
 }
 
 /// The processes that a walk over a kernel's memory finds.

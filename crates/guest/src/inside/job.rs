@@ -5,7 +5,7 @@
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct HungUp;
 
-/// Whether the host that asked is still there.
+/// Whether the asking host is still there.
 #[derive(Clone, Copy)]
 pub(crate) struct Waiting<'a>(&'a dyn Fn() -> bool);
 

@@ -15,7 +15,7 @@ const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 const BPF_PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
-/// Bytes of the verifier's reasons that are asked for when it refuses a program.
+/// Bytes of the verifier's log that are requested when it refuses a program.
 const LOG_BYTES: usize = 1 << 16;
 
 /// Why an object can't be loaded.

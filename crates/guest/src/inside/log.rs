@@ -1,4 +1,4 @@
-//! The log of processes that start, exec and end while the host samples: two sources that wake nobody.
+//! The log of processes that start, exec and end while the host samples: two sources that wake no task.
 //! The BPF program knows page tables and FS bases, perf's side band knows names and mappings.
 
 use std::path::Path;
@@ -29,8 +29,8 @@ pub(crate) struct Log {
     held: Vec<Event>,
     sideband: Option<Arc<Mutex<Sideband>>>,
     _cpus: Option<CpuWatch>,
-    /// What was lost, of each source, and told.
-    told_lost: [u64; 2],
+    /// Losses of each source that were reported.
+    reported_lost: [u64; 2],
 }
 
 impl Log {
@@ -64,8 +64,8 @@ impl Log {
             .ok()
         });
         let started_ns = super::now_ns();
-        let (held, told_lost) = (Vec::new(), [0; 2]);
-        Self { started_ns, problems, program, held, sideband, _cpus: cpus, told_lost }
+        let (held, reported_lost) = (Vec::new(), [0; 2]);
+        Self { started_ns, problems, program, held, sideband, _cpus: cpus, reported_lost }
     }
 
     /// What both sources saw before `until_ns` and was not handed over yet, in time order.
@@ -105,14 +105,16 @@ impl Log {
     /// What was lost since the last call.
     pub(crate) fn new_losses(&mut self) -> Vec<String> {
         let mut problems = Vec::new();
-        let mut note = |lost: u64, told: &mut u64, what| {
-            let before = std::mem::replace(told, lost);
+        let mut note = |lost: u64, reported: &mut u64, what| {
+            let before = std::mem::replace(reported, lost);
             note_loss(lost.saturating_sub(before), what, &mut problems);
         };
         let sideband = self.sideband.as_ref().map_or(0, |sideband| lock(sideband).lost());
-        note(sideband, &mut self.told_lost[1], "names and mappings of processes");
+        note(sideband, &mut self.reported_lost[1], "names and mappings of processes");
         match self.program.as_ref().map(LogProgram::lost) {
-            Some(Ok(lost)) => note(lost, &mut self.told_lost[0], "starts and ends of processes"),
+            Some(Ok(lost)) => {
+                note(lost, &mut self.reported_lost[0], "starts and ends of processes")
+            }
             Some(Err(error)) => {
                 problems.push(format!("failed to read the log of processes: {error}"));
             }

@@ -185,7 +185,7 @@ fn image(
         fs_base: thread.fs_base,
     };
     GuestImage {
-        // Whoever tells of it numbers it.
+        // The sender numbers it.
         id: 0,
         pid: process.pid,
         name: process.name,

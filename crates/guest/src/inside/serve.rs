@@ -35,7 +35,7 @@ const WRITE_LIMIT: Duration = Duration::from_secs(60);
 const HANG_UP_LIMIT: Duration = Duration::from_secs(2);
 
 /// Listens on all channels there are, and answers until the process is ended. `commands`: whether a host may have some
-/// run here. `ready` is told what it listens on.
+/// run here. `ready` gets the channels that it listens on.
 ///
 /// # Errors
 /// If there is no channel at all, or a thread can't be started.
@@ -94,14 +94,14 @@ impl Conversation {
     }
 
     /// The answer to a frame, as a frame.
-    fn answer(&mut self, asked: &Frame, waiting: Waiting<'_>) -> Result<Vec<u8>, HungUp> {
-        let response = match frame::decode(&asked.content) {
-            Ok(request) => self.respond(asked.session, request, waiting)?,
+    fn answer(&mut self, requested: &Frame, waiting: Waiting<'_>) -> Result<Vec<u8>, HungUp> {
+        let response = match frame::decode(&requested.content) {
+            Ok(request) => self.respond(requested.session, request, waiting)?,
             Err(error) => Response::Error(format!("the host sent {error}")),
         };
         let too_long = |error| Response::Error(format!("the answer would be {error}"));
-        Ok(frame::encode(asked.session, &response, MAX_ANSWER_BYTES)
-            .or_else(|error| frame::encode(asked.session, &too_long(error), MAX_ANSWER_BYTES))
+        Ok(frame::encode(requested.session, &response, MAX_ANSWER_BYTES)
+            .or_else(|error| frame::encode(requested.session, &too_long(error), MAX_ANSWER_BYTES))
             .unwrap_or_default())
     }
 
@@ -370,8 +370,8 @@ mod test {
         let bytes = frame::encode(session, request, MAX_REQUEST_BYTES).unwrap();
         let mut decoder = Decoder::any_session(MAX_REQUEST_BYTES);
         decoder.push(&bytes);
-        let asked = decoder.next().unwrap().unwrap();
-        let answer = conversation.answer(&asked, Waiting::always()).unwrap();
+        let requested = decoder.next().unwrap().unwrap();
+        let answer = conversation.answer(&requested, Waiting::always()).unwrap();
         let mut decoder = Decoder::of_session(session, MAX_ANSWER_BYTES);
         decoder.push(&answer);
         frame::decode(&decoder.next().unwrap().unwrap().content).unwrap()
@@ -453,8 +453,8 @@ mod test {
 
     #[test]
     fn what_is_no_request_is_answered_with_an_error() {
-        let asked = Frame { session: 1, content: vec![99, 1, 2] };
-        let answer = conversation().answer(&asked, Waiting::always()).unwrap();
+        let requested = Frame { session: 1, content: vec![99, 1, 2] };
+        let answer = conversation().answer(&requested, Waiting::always()).unwrap();
         let mut decoder = Decoder::of_session(1, MAX_ANSWER_BYTES);
         decoder.push(&answer);
         let answer = decoder.next().unwrap().unwrap();

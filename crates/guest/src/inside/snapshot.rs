@@ -33,11 +33,11 @@ pub(crate) struct Reader {
     modules: Modules,
     tasks: Option<Tasks>,
     log: Option<(Log, Timeline)>,
-    /// Those alive when the log began; told first.
+    /// Those alive when the log began; reported first.
     first_kernel_threads: Vec<GuestKernelThread>,
-    /// What was told already.
-    told_modules: usize,
-    told_kernel: Option<Arc<Kernel>>,
+    /// What was reported already.
+    reported_modules: usize,
+    reported_kernel: Option<Arc<Kernel>>,
     /// Whether the kernel was looked at: only the first answer, the last one and those at the ends of windows do.
     is_begun: bool,
     /// CPU time of this thread when the session began.
@@ -138,8 +138,8 @@ impl Reader {
             tasks: None,
             log: None,
             first_kernel_threads: Vec::new(),
-            told_modules: 0,
-            told_kernel: None,
+            reported_modules: 0,
+            reported_kernel: None,
             is_begun: false,
             cpu_before_ns: cpu_ns(),
         }
@@ -152,7 +152,7 @@ impl Reader {
         waiting.check()?;
         // An old log's program would count among the new one's.
         self.end_log(boot);
-        // The slow part first: between the log's begin and the walk nobody should end unseen.
+        // The slow part first: between the log's begin and the walk no process should end unseen.
         let ready = self.ready_tasks(boot);
         let program = boot.program();
         waiting.check()?;
@@ -175,7 +175,7 @@ impl Reader {
         Ok(began)
     }
 
-    /// What was not told yet, as far as the log has it. Work for what happened, not for what is there.
+    /// What was not reported yet, as far as the log has it. Work for what happened, not for what is there.
     pub(crate) fn changes(&mut self, pace: Pace, waiting: Waiting<'_>) -> Result<GuestMap, HungUp> {
         let boot = Arc::clone(&self.boot);
         let boot = &mut *lock(&boot);
@@ -227,7 +227,7 @@ impl Reader {
         Ok(map)
     }
 
-    /// What was not told yet, and who is alive now; ends the log.
+    /// What was not reported yet, and who is alive now; ends the log.
     pub(crate) fn snapshot(&mut self, waiting: Waiting<'_>) -> Result<GuestMap, HungUp> {
         let boot = Arc::clone(&self.boot);
         let boot = &mut *lock(&boot);
@@ -246,7 +246,7 @@ impl Reader {
             map.problems.extend(log.take_problems());
             boot.program = log.end().or(boot.program.take());
         } else {
-            // Without a log nobody knows what was here before: who is alive always was.
+            // Without a log the past is unknown: living processes count as always there.
             for (id, image) in (0..).zip(&mut after) {
                 (image.id, image.start_ns) = (id, None);
             }
@@ -275,7 +275,7 @@ impl Reader {
         }
     }
 
-    /// Unless it was told, and is the same.
+    /// Unless it was reported, and is the same.
     fn tell_kernel(&mut self, boot: &mut OfThisBoot, map: &mut GuestMap) {
         let kernel = match boot.kernel() {
             Ok(kernel) => kernel,
@@ -284,20 +284,20 @@ impl Reader {
                 return;
             }
         };
-        if self.told_kernel.as_ref().is_some_and(|told| Arc::ptr_eq(told, &kernel)) {
+        if self.reported_kernel.as_ref().is_some_and(|reported| Arc::ptr_eq(reported, &kernel)) {
             return;
         }
-        let mut told = kernel.map.clone();
+        let mut reported = kernel.map.clone();
         if let (Ok(()), Some(virt)) = (self.ready_tasks(boot), kernel.page_tables) {
-            told.cr3 = self.tasks.as_ref().and_then(|t| t.kcore.image_phys(virt)).unwrap_or(0);
+            reported.cr3 = self.tasks.as_ref().and_then(|t| t.kcore.image_phys(virt)).unwrap_or(0);
         }
-        map.kernel = Some(told);
-        self.told_kernel = Some(kernel);
+        map.kernel = Some(reported);
+        self.reported_kernel = Some(kernel);
     }
 
     fn tell_modules(&mut self, map: &mut GuestMap) {
-        map.modules = self.modules.list[self.told_modules..].to_vec();
-        self.told_modules = self.modules.list.len();
+        map.modules = self.modules.list[self.reported_modules..].to_vec();
+        self.reported_modules = self.modules.list.len();
     }
 
     fn page_offset(&self) -> u64 {
@@ -408,7 +408,7 @@ fn first_line(path: &Path) -> String {
 ///
 /// # Errors
 /// If the kernel could not be read at all, or the output can't be written. What else is missing is
-/// told in the map's problems, which are returned.
+/// reported in the map's problems, which are returned.
 pub fn write_snapshot(output: &mut dyn Write) -> Result<Vec<String>, InsideError> {
     let mut reader = Reader::new(Arc::default());
     // Its file is written in any case.

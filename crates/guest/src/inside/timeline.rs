@@ -7,9 +7,9 @@
 //!                    the parent         new program
 //! ```
 //!
-//! What was told once (`changes`) is told again only if it changed: by the same id.
+//! What was reported once (`changes`) is reported again only if it changed: by the same id.
 //!
-//! A program's image is told by its page tables, which an exec replaces and the kernel uses again
+//! A program's image is reported by its page tables, which an exec replaces and the kernel uses again
 //! for others after the end: therefore the times.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -51,16 +51,16 @@ pub(crate) enum EventKind {
     KernelExit { name: String, stack: u64, start_ns: u64 },
 }
 
-/// What processes there were and are. It forgets those that ended as soon as they are told.
+/// What processes there were and are. It forgets those that ended as soon as they are reported.
 #[derive(Debug, Default)]
 pub(crate) struct Timeline {
     live: HashMap<u32, Live>,
-    /// Ended and not told yet.
+    /// Ended and not reported yet.
     done: Vec<GuestImage>,
     next_id: u32,
     /// When the log began.
     started_ns: u64,
-    /// Those that ended and were not told yet, in time order.
+    /// Those that ended and were not reported yet, in time order.
     ended_kernel_threads: VecDeque<GuestKernelThread>,
     /// Processes that the last call of `end_lost` did not find, by pid, with their ids.
     missing: HashMap<u32, u32>,
@@ -88,8 +88,8 @@ impl Timeline {
         self.done.drain(..excess);
     }
 
-    /// Images that began, changed or ended since they were told, those that ended first. What has no room in about so many
-    /// bytes is told the next time.
+    /// Images that began, changed or ended since they were reported, those that ended first. What has no room in about
+    /// so many bytes is reported the next time.
     pub(crate) fn changes(&mut self, most_bytes: usize) -> Vec<GuestImage> {
         let mut bytes = 0;
         let mut has_room = |image: &GuestImage| {
@@ -110,7 +110,7 @@ impl Timeline {
     }
 
     /// Ends those that `is_there` did not find now and at the last call: their ends were lost. One that ends just now is
-    /// still to be told by the log.
+    /// still to be reported by the log.
     pub(crate) fn end_lost(&mut self, now_ns: u64, is_there: impl Fn(u32) -> bool) {
         let missing = self.live.iter().filter(|(pid, _)| !is_there(**pid));
         let missing: HashMap<u32, u32> = missing.map(|(pid, live)| (*pid, live.id)).collect();
@@ -125,8 +125,8 @@ impl Timeline {
         }
     }
 
-    /// What is not told yet, and all that are alive at the end: `after`, whose `start_ns` is when each was made. More than
-    /// `MAX_IMAGES` are cut off, the oldest ones first.
+    /// What is not reported yet, and all that are alive at the end: `after`, whose `start_ns` is when each was made.
+    /// More than `MAX_IMAGES` are cut off, the oldest ones first.
     pub(crate) fn end(mut self, after: Vec<GuestImage>, ended_ns: u64) -> Vec<GuestImage> {
         self.conclude(after, self.started_ns, ended_ns);
         let excess = self.done.len().saturating_sub(MAX_IMAGES);
@@ -172,7 +172,7 @@ impl Timeline {
 struct Live {
     /// Of its image.
     id: u32,
-    /// Since it was told.
+    /// Since it was reported.
     is_changed: bool,
     start_ns: Option<u64>,
     name: String,
@@ -183,7 +183,7 @@ struct Live {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PageTables {
-    /// Not told yet: between the two events of an exec, or a fork that was only half seen.
+    /// Not reported yet: between the two events of an exec, or a fork that was only half seen.
     Unknown,
     /// Its parent's (vfork): not an image of its own.
     Borrowed,
@@ -237,7 +237,7 @@ impl Live {
             cr3,
             start_ns: self.start_ns,
             end_ns,
-            threads: told_apart(Vec::new(), self.threads),
+            threads: distinguished(Vec::new(), self.threads),
             mappings: self.mappings,
         })
     }
@@ -266,9 +266,9 @@ impl Live {
     }
 }
 
-/// The living threads, and those of the others that can be told from them and each other. Threads
+/// The living threads, and those of the others that follow from them and each other. Threads
 /// after each other may have one FS base (the C library uses stacks again): the last one is kept.
-fn told_apart(living: Vec<GuestThread>, others: BTreeMap<u32, LiveThread>) -> Vec<GuestThread> {
+fn distinguished(living: Vec<GuestThread>, others: BTreeMap<u32, LiveThread>) -> Vec<GuestThread> {
     let mut taken: HashSet<u64> = living.iter().map(|thread| thread.fs_base).collect();
     let known: HashSet<u32> = living.iter().map(|thread| thread.tid).collect();
     let mut threads = living;
@@ -344,9 +344,9 @@ impl Timeline {
         };
         // Without an event of its end: it was lost.
         if let Some(old) = self.live.insert(pid, child) {
-            let was_told = !old.is_changed;
+            let was_reported = !old.is_changed;
             let old = old.image(pid, Some(time_ns));
-            self.done.extend(old.filter(|old| was_told || old.start_ns.is_some()));
+            self.done.extend(old.filter(|old| was_reported || old.start_ns.is_some()));
         }
     }
 
@@ -441,7 +441,7 @@ impl Timeline {
                 if image.mappings.is_empty() {
                     image.mappings = live.mappings;
                 }
-                image.threads = told_apart(image.threads, live.threads);
+                image.threads = distinguished(image.threads, live.threads);
             }
         }
         image

@@ -211,7 +211,7 @@ fn a_vfork_child_has_no_image_until_it_execs() {
 }
 
 #[test]
-fn page_tables_used_again_are_told_apart_by_time() {
+fn page_tables_used_again_are_distinguished_by_time() {
     check(
         &["1 sh a000"],
         &["20 7 fork 1 b000", "30 7 exit", "40 8 fork 1 b000", "50 8 exit", "60 7 fork 1 b000"],
@@ -346,22 +346,24 @@ fn an_unlogged_process_starts_when_it_was_made() {
     check(&[], &[], &["7 late b000"], &["7 late b000 50..- 7:late:77"]);
 }
 
-/// What is told after each part of the events: `ID` and the image.
-fn check_told(before: &[&str], parts: &[(&[&str], &[&str])]) {
+/// What is reported after each part of the events: `ID` and the image.
+fn check_report(before: &[&str], parts: &[(&[&str], &[&str])]) {
     let mut timeline = begin(before);
     for (events, expected) in parts {
         timeline.follow(events.iter().map(|line| event(line)).collect());
-        let told = timeline.changes(10_000);
-        let mut told: Vec<String> =
-            told.iter().map(|image| format!("{}: {}", image.id, draw(image).trim_end())).collect();
-        told.sort();
-        assert_eq!(told, *expected, "after {events:?}");
+        let reported = timeline.changes(10_000);
+        let mut reported: Vec<String> = reported
+            .iter()
+            .map(|image| format!("{}: {}", image.id, draw(image).trim_end()))
+            .collect();
+        reported.sort();
+        assert_eq!(reported, *expected, "after {events:?}");
     }
 }
 
 #[test]
-fn what_changed_is_told_again_by_the_same_id() {
-    check_told(
+fn a_changed_image_is_reported_again_by_its_id() {
+    check_report(
         &["1 sh a000 1-2", "7 db c000 3-4"],
         &[
             (&[], &["0: 1 sh a000 -..- 1:sh:77 1-2@1+0", "1: 7 db c000 -..- 7:db:77 3-4@3+0"]),
@@ -384,11 +386,14 @@ fn what_changed_is_told_again_by_the_same_id() {
 }
 
 #[test]
-fn what_has_no_room_is_told_the_next_time() {
+fn an_image_without_room_is_reported_the_next_time() {
     let mut timeline = begin(&["1 sh a000", "2 sh b000", "3 sh c000"]);
     let room = 2 * encoded_bytes(&process("1 sh a000", None));
-    let told = |timeline: &mut Timeline| timeline.changes(room).len();
-    assert_eq!([told(&mut timeline), told(&mut timeline), told(&mut timeline)], [2, 1, 0]);
+    let reported = |timeline: &mut Timeline| timeline.changes(room).len();
+    assert_eq!(
+        [reported(&mut timeline), reported(&mut timeline), reported(&mut timeline)],
+        [2, 1, 0]
+    );
 }
 
 #[test]
@@ -397,8 +402,8 @@ fn the_end_keeps_the_ids() {
     timeline.changes(10_000);
     timeline.follow(vec![event("20 8 fork 1 b000")]);
     let after = after_of(&["1 sh a000", "7 db c000"], &["7 db c000", "8 sh b000", "9 new e000"]);
-    let mut told: Vec<(u32, u32)> =
+    let mut reported: Vec<(u32, u32)> =
         timeline.end(after, ENDED).iter().map(|image| (image.pid, image.id)).collect();
-    told.sort_unstable();
-    assert_eq!(told, [(1, 0), (7, 1), (8, 2), (9, 3)]);
+    reported.sort_unstable();
+    assert_eq!(reported, [(1, 0), (7, 1), (8, 2), (9, 3)]);
 }

@@ -232,7 +232,7 @@ fn load(
         cpus,
         slots_per_cpu: options.slots_per_cpu,
         stacks: options.stacks,
-        // Nobody here could name them.
+        // They could not be named here.
         user_stacks: 0,
         filter,
         exclude: Some(Pid(std::process::id())),

@@ -15,7 +15,7 @@ use crate::frame;
 use crate::link::LinkError;
 use crate::session_error::{SessionError, bounded, nonsense};
 
-/// A guest that is late for long is asked so often whether it is still there.
+/// A guest that is late for long is pinged at this interval.
 const PING_AT_LEAST_EVERY: Duration = Duration::from_secs(32);
 
 impl Session {
@@ -54,7 +54,7 @@ impl Session {
     }
 
     /// Whenever the deadline of an answer has passed, it is put off by `limit` if `is_patient`. The answer is then still the
-    /// session's: nothing is asked anew.
+    /// session's: no question is asked anew.
     pub(super) fn ask_patiently_noting<T>(
         &mut self,
         question: &Request,
@@ -62,13 +62,13 @@ impl Session {
         is_patient: &mut dyn FnMut() -> bool,
         note: impl Fn() -> T,
     ) -> Result<(Response, T), SessionError> {
-        let asked = Instant::now();
+        let requested = Instant::now();
         let mut pause = limit;
-        let mut ping_at = asked + pause;
+        let mut ping_at = requested + pause;
         let mut answer = self.ask_noting(question, &note);
-        while self.is_asked && answer.as_ref().is_err_and(SessionError::is_late) {
+        while self.is_requested && answer.as_ref().is_err_and(SessionError::is_late) {
             if !is_patient() {
-                let waited = asked.elapsed();
+                let waited = requested.elapsed();
                 let late = |question| Err(SessionError::Late { question, waited });
                 return name(question).map_or(answer, late);
             }
@@ -83,8 +83,8 @@ impl Session {
         answer
     }
 
-    /// Asks whether the guest is still there, besides what it was asked. A guest that has booted again meanwhile answers this
-    /// alone, or resets the connection.
+    /// Asks whether the guest is still there, besides the question. A guest that has booted again meanwhile answers
+    /// this alone, or resets the connection.
     fn ping(&mut self) -> Result<(), SessionError> {
         self.send(&Request::Ping { number: self.next_ping })?;
         self.next_ping += 1;
@@ -115,10 +115,10 @@ impl Session {
         request: &Request,
         note: &impl Fn() -> T,
     ) -> Result<(Response, T), SessionError> {
-        self.is_asked = false;
+        self.is_requested = false;
         self.first_ping = self.next_ping;
         self.send(request)?;
-        self.is_asked = true;
+        self.is_requested = true;
         self.answer(note)
     }
 

@@ -15,12 +15,12 @@ pub fn dry_run(plan: &Plan) -> Report {
     report.fact("Plan", plan.name.clone());
     let vms: Vec<String> = ladder.vms.iter().map(u32::to_string).collect();
     report.fact("VMs", vms.join(", "));
-    let asked = match plan.load.targets {
+    let requested = match plan.load.targets {
         Targets::All => "each VM".to_owned(),
         Targets::First(n) => view::counted(u64::from(n), "VM"),
     };
     let load = match plan.attach.as_slice() {
-        [] => format!("{asked} is asked, {}", pace(plan)),
+        [] => format!("{requested} is loaded, {}", pace(plan)),
         vms => {
             let names: Vec<String> = vms.iter().map(ToString::to_string).collect();
             format!("by others, of {}", names.join(", "))

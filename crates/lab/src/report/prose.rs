@@ -82,7 +82,7 @@ fn cause(cause: &Cause) -> String {
             format!(", {} of it because of {name}", percent(*part))
         });
         sentences.push(format!(
-            "VMs that are asked wait for a CPU for {} of their time{thief}.",
+            "Loaded VMs wait for a CPU for {} of their time{thief}.",
             percent(waited)
         ));
     }
@@ -95,7 +95,7 @@ fn cause(cause: &Cause) -> String {
 /// What CPUs do, in words.
 pub(crate) fn use_in_words(which: Use) -> &'static str {
     match which {
-        Use::LoadedGuest => "guests that are asked",
+        Use::LoadedGuest => "loaded guests",
         Use::LoadedVmm => "KVM and QEMU for them",
         Use::IdleGuest => "idle guests",
         Use::IdleVmm => "KVM and QEMU for idle guests",
@@ -169,13 +169,13 @@ mod test {
         let text = "name = \"x\"\n[load]\nrate = 10\n[ladder]\nvms = [1, 2]\n\
                     [service]\nwithin_ms = 100\npercentile = 90\n";
         let plan = Plan::parse(text).unwrap();
-        let told = |runs: &[Run]| verdicts(&plan, &crate::verdict::verdicts(&plan, runs));
+        let reported = |runs: &[Run]| verdicts(&plan, &crate::verdict::verdicts(&plan, runs));
         assert_eq!(
-            told(&[run(1, 50), run(2, 500)]),
+            reported(&[run(1, 50), run(2, 500)]),
             [
                 "This host takes 1 of these VMs. With 2, 90 % of requests take up to 500 ms, not 100 ms. \
-              The CPUs are 90 % busy: KVM and QEMU for idle guests 60 %, guests that are asked 30 %. \
-              VM exits of idle VMs for msr take 31 % of them. VMs that are asked wait for a CPU for \
+              The CPUs are 90 % busy: KVM and QEMU for idle guests 60 %, loaded guests 30 %. \
+              VM exits of idle VMs for msr take 31 % of them. Loaded VMs wait for a CPU for \
               60 % of their time, 75 % of it because of idle VMs. One measurement says so."
             ]
         );
@@ -185,21 +185,21 @@ mod test {
             run.key.repetition = repetition;
             run
         });
-        let [text] = &told(&repeated.collect::<Vec<_>>())[..] else { panic!() };
+        let [text] = &reported(&repeated.collect::<Vec<_>>())[..] else { panic!() };
         let middle = "This host takes none of these VMs at the service level. With 1, 90 % of requests take up \
                       to 110 ms in the middle measurement, not 100 ms.";
         assert!(text.starts_with(middle), "{text}");
         assert!(text.ends_with("2 of 3 measurements agree."), "{text}");
         let mut failing = run(2, 50);
         (0..5).for_each(|_| failing.load.turnarounds.add_failed("timeout"));
-        let [text] = &told(&[run(1, 50), failing])[..] else { panic!() };
+        let [text] = &reported(&[run(1, 50), failing])[..] else { panic!() };
         assert!(text.contains("With 2, 4.8 % of requests fail, and 1 % may."), "{text}");
         let mut silent = run(2, 50);
         silent.load.turnarounds = Turnarounds::new();
-        let [text] = &told(&[run(1, 50), silent])[..] else { panic!() };
+        let [text] = &reported(&[run(1, 50), silent])[..] else { panic!() };
         assert!(text.contains("With 2, no request was sent."), "{text}");
         assert_eq!(
-            told(&[run(1, 50), run(2, 60)]),
+            reported(&[run(1, 50), run(2, 60)]),
             ["This host takes at least 2 of these VMs: the ladder ended there."]
         );
     }

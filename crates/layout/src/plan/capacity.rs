@@ -223,7 +223,7 @@ fn vcpus_per_cpu(topology: &Topology, vms: &[&Vm]) -> usize {
 }
 
 /// The node to which the vCPUs of each part that may move go; `None`: they stay as they are. If there is no room for
-/// all, nobody's go.
+/// all, of no task go.
 fn homes<'a>(
     topology: &Topology,
     room: &mut Room,

@@ -113,7 +113,7 @@ pub struct VmPlan {
     pub arrival: Arrival,
     /// Whether the host has room for it; if not, it is left out of the plan.
     pub fits: bool,
-    /// Where it is; for a VM that arrives: where it would be if nobody planned.
+    /// Where it is; for a VM that arrives: where it would be without a plan.
     pub before: Placed,
     /// Where it is to be.
     pub after: Placed,
@@ -325,7 +325,7 @@ fn total(load: &Load, speeds: &[f64], model: &Model) -> f64 {
     load.vms.iter().zip(speeds).map(|(vm, speed)| weight(vm) * speed).sum()
 }
 
-/// Where the kernel puts a VM that nobody plans for: vCPUs on the node with most idle CPUs, memory from there on.
+/// Where the kernel puts a VM without a plan: vCPUs on the node with most idle CPUs, memory from there on.
 #[must_use]
 pub fn default_placement(
     topology: &Topology,

@@ -19,7 +19,7 @@ pub(super) struct Boot {
     refusal: Option<(String, Vec<String>)>,
     ending: Option<Ending>,
     /// What the end says there are.
-    told: Option<u64>,
+    reported: Option<u64>,
 }
 
 impl Boot {
@@ -55,7 +55,7 @@ impl Boot {
         if let Some((operation, condition)) = self.pending.take() {
             self.outcomes.add(Measurement { operation, condition, outcome: Outcome::Lost });
         }
-        self.told = end.results;
+        self.reported = end.results;
         if let Some(machine) = &mut self.machine {
             machine.tsc.drift_ppm = end.drift_ppm;
             machine.tsc.backward_jumps = end.backward_jumps;
@@ -78,7 +78,7 @@ impl Boot {
         self.ending.is_some()
     }
 
-    /// Whether it said that it can't do what was asked, before it did anything.
+    /// Whether it refused the request, before it did anything.
     pub(super) fn is_refused(&self) -> bool {
         self.refusal.is_some() && self.outcomes.all().is_empty()
     }
@@ -90,8 +90,8 @@ impl Boot {
     /// What it lacks of what its end says there is.
     fn check(&self, notes: &mut Notes) {
         let came = self.outcomes.all().iter().filter(|m| m.outcome != Outcome::Lost).count() as u64;
-        if let Some(told) = self.told.filter(|told| came < *told) {
-            notes.add(&format!("{} of {told} results are lost", told - came));
+        if let Some(reported) = self.reported.filter(|reported| came < *reported) {
+            notes.add(&format!("{} of {reported} results are lost", reported - came));
         }
         self.outcomes.note_refused(notes);
     }

@@ -199,7 +199,7 @@ fn any_damage_is_survived() {
         all += figures.len();
         unharmed += figures.iter().filter(|ticks| known.contains(ticks)).count();
     }
-    // A digit that became another digit can't be told; all else can.
+    // A digit that became another digit can't be detected; all else can.
     assert!(all * 97 < unharmed * 100, "{unharmed} of {all}");
 }
 

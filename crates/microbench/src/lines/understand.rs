@@ -56,7 +56,7 @@ pub(super) fn is_ours(start: &str) -> bool {
     first.is_some_and(|(key, _)| KINDS.iter().any(|(kind, _)| *kind == key))
 }
 
-/// What an object of ours says, or what is wrong with it; `None`: it is somebody else's.
+/// What an object of ours says, or what is wrong with it; `None`: it is another program's.
 pub(super) fn understand(value: &Value) -> Option<Result<Said, String>> {
     let (_, read) = KINDS.iter().find(|(kind, _)| value.get(kind).is_some())?;
     Some(read(value))

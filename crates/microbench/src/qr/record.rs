@@ -186,7 +186,7 @@ impl Fields<'_> {
         self.thousandths().map(in_ticks)
     }
 
-    /// Ticks, of which each but the first is told by how much it is more than the one before.
+    /// Ticks, of which each but the first is a difference from the one before.
     fn rising<const N: usize>(&mut self) -> Option<[f64; N]> {
         let mut all = [0.0; N];
         let mut sum = 0_i64;

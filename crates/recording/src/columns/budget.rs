@@ -1,4 +1,4 @@
-//! How much memory tables may take while they are read, whoever wrote them: a small file can blow up to any size.
+//! How much memory tables may take while they are read, whatever wrote them: a small file can blow up to any size.
 
 use parquet::errors::ParquetError;
 

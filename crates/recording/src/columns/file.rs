@@ -21,7 +21,7 @@ use crate::schema::{ColumnSchema, TableSchema};
 
 /// Rows of one row group of a sliced table at most.
 pub(crate) const SLICE: usize = 1 << 16;
-/// The same, whoever wrote it: bounds what is held at a time.
+/// The same, whatever wrote it: bounds what is held at a time.
 const MAX_SLICE: i64 = 1 << 20;
 /// Rows of any table may be so many, however few bytes it has, and one more for each byte.
 const FREE_ROWS: i64 = 1 << 20;
@@ -90,7 +90,7 @@ fn open(
     let mut properties = WriterProperties::builder()
         .set_created_by(concat!("vmscope ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
-        // Least and greatest values of long tables serve whoever looks for a time, and of others nobody.
+        // Least and greatest values of long tables serve searches by time, others nothing.
         .set_statistics_enabled(match schema.is_sliced {
             true => EnabledStatistics::None,
             false => EnabledStatistics::Chunk,
@@ -139,7 +139,7 @@ impl<T: Table> TableReader<T> {
         let bytes = file.metadata().map_err(|source| Error::io("read", path, source))?.len();
         let metadata = guarded(path, || ParquetMetaDataReader::new().parse_and_finish(&file))?;
         let rows = metadata.row_groups().iter().map(|group| group.num_rows());
-        // Row groups may claim the same bytes: nobody would see the end of them.
+        // Row groups may claim the same bytes: reading would not end.
         let most = i64::try_from(bytes).unwrap_or(i64::MAX).saturating_add(FREE_ROWS);
         let rows = rows.fold(0, i64::saturating_add);
         if most < rows {

@@ -277,7 +277,7 @@ mod test {
         check(&page(5000, 300, &data(0))[..12], damaged);
         check(&page(-1, 300, &data(0)), damaged);
         check(&page(5000, -1, &data(0)), damaged);
-        // A field's number again, and told in full.
+        // A field's number again, and written in full.
         let again = [&[5][..], &number(0, 2), &number(0, i32::MAX)].concat();
         check(&page(5000, 300, &again), damaged);
         // A size that is a text.

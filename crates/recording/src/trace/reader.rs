@@ -15,7 +15,7 @@ use crate::folder::{find, verify};
 use crate::reader::{killed, note, spooled};
 use crate::spool::{SpoolReader, Survey};
 
-/// Events of a trace at most: whoever makes timelines from them holds some 20 bytes for each.
+/// Events of a trace at most: a timeline holds some 20 bytes for each.
 pub const MAX_EVENTS: u64 = 1 << 27;
 
 /// An open trace: complete, or what a killed writer left (`TraceHeader::complete` and a note say so).
@@ -49,7 +49,7 @@ impl Trace {
     ///
     /// # Errors
     /// When there is none, it is incomplete though finished, damaged, or newer than this program. A recording of
-    /// samples is told from a trace: the error names the command that reads it.
+    /// samples is distinguished from a trace: the error names the command that reads it.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let dir = find(path, Folder::Trace)?;
         let contents = manifest::read(&dir)?;

@@ -418,7 +418,8 @@ fn small_details() -> Vec<TraceEventKind> {
     let vectors =
         [LocalTimer, Reschedule, CallFunction, CallFunctionSingle, IrqWork, Vector::Other];
     let ops = [BlockOp::Read, BlockOp::Write, BlockOp::Flush, BlockOp::Discard, BlockOp::Other];
-    let asked = |op| BlockRequest { request, disk: 8 << 20, sector: 0, bytes: 0, op, task: prev };
+    let requested =
+        |op| BlockRequest { request, disk: 8 << 20, sector: 0, bytes: 0, op, task: prev };
     let switches = states.map(|prev_state| TraceEventKind::Switch {
         prev,
         prev_state,
@@ -427,7 +428,7 @@ fn small_details() -> Vec<TraceEventKind> {
         next,
     });
     let interrupts = vectors.map(|vector| TraceEventKind::InterruptExit(Interrupt::Vector(vector)));
-    let issues = ops.map(|op| TraceEventKind::BlockIssue(asked(op)));
+    let issues = ops.map(|op| TraceEventKind::BlockIssue(requested(op)));
     let locks = [Spin, Mutex, SemRead, SemWrite, Other].map(|kind| TraceEventKind::LockBegin {
         task: prev,
         lock,

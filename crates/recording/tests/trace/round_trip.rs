@@ -263,7 +263,7 @@ fn discarding_leaves_nothing() {
 }
 
 #[test]
-fn a_recording_is_told_from_a_trace() {
+fn a_recording_is_distinguished_from_a_trace() {
     let mut wild = Wild::new(12);
     let dir = tempfile::tempdir().unwrap();
     let (trace, samples) = (dir.path().join("trace"), dir.path().join("samples"));

@@ -1,4 +1,4 @@
-//! Alertmanager's API, version 2. It forgets an alert that nobody tells it again: what is open is told every minute, and what
+//! Alertmanager's API, version 2. It forgets an alert that is not repeated: open ones are sent every minute, and what
 //! is over for a while.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::{Server, log};
 pub(super) const PATH: &str = "/api/v2/alerts";
 /// An alert that is not sent again ends after this time: five repetitions.
 const HOLDS_S: u64 = 300;
-/// An end is told for so long.
+/// Time for which an end is sent.
 const ENDED_S: u64 = 900;
 /// Alerts in one request.
 const MOST_AT_ONCE: usize = 64;

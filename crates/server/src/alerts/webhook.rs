@@ -1,9 +1,9 @@
-//! A webhook is told once that a finding is there, and once that it is over.
+//! A webhook gets a message when a finding begins, and one when it is over.
 //!
 //! ```text
 //!  told/v1/day=DAY/RECEIVER/ID-firing.claims/1    a server is at it since the second in it; others wait for a minute
 //!                           ID-firing.claims/2 ...  it did not come to an end: the next one tries
-//!                           ID-firing              told
+//!                           ID-firing              reported
 //! ```
 
 use std::collections::HashSet;
@@ -16,7 +16,7 @@ use serde_json::json;
 use super::{Alert, pause};
 use crate::auth::{hash, unix_s};
 use crate::destination::{PostError, Poster};
-use crate::names::{TOLD, day_of};
+use crate::names::{MESSAGES, day_of};
 use crate::store::Created;
 use crate::watch::Found;
 use crate::{Server, log};
@@ -35,7 +35,7 @@ enum TellError {
     Store(#[from] object_store::Error),
 }
 
-/// What is told of a finding.
+/// A finding's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Event {
     Firing,
@@ -51,46 +51,46 @@ impl Event {
     }
 }
 
-/// What this server knows to be told, by finding and event.
-type Told = HashSet<(String, Event)>;
+/// Messages that this server knows to be sent, by finding and event.
+type SentMessages = HashSet<(String, Event)>;
 
 impl Server {
     /// Tells a webhook of findings, for ever.
     pub(super) async fn tell_webhook(self: Arc<Self>, poster: Poster) {
         let mut changes = self.watch.changes.subscribe();
-        let (mut failures, mut told) = (0_u32, Told::new());
+        let (mut failures, mut sent) = (0_u32, SentMessages::new());
         loop {
             pause(&mut changes, failures).await;
             if *changes.borrow_and_update() == 0 {
                 continue;
             }
-            failures = match self.tell_news(&poster, &mut told).await {
+            failures = match self.tell_news(&poster, &mut sent).await {
                 Ok(()) => 0,
                 Err(error) => {
-                    log(&format!("a webhook was not told: {error}"));
+                    log(&format!("failed to send to a webhook: {error}"));
                     failures.saturating_add(1)
                 }
             };
         }
     }
 
-    async fn tell_news(&self, poster: &Poster, told: &mut Told) -> Result<(), TellError> {
+    async fn tell_news(&self, poster: &Poster, sent: &mut SentMessages) -> Result<(), TellError> {
         let (found, ..) = self.watch.findings();
         let (said, now_s) = (self.handled.said().await?, unix_s());
         let public_url = self.config.public_url.as_deref();
         let alert = |found: &Found| Alert::new(found, public_url, &said, now_s);
         let alerts: Vec<Alert> = found.iter().map(alert).collect();
-        told.retain(|(id, _)| alerts.iter().any(|alert| alert.id == *id));
+        sent.retain(|(id, _)| alerts.iter().any(|alert| alert.id == *id));
         let mut left = MOST_AT_ONCE;
         for alert in &alerts {
             let event = if alert.ends_s.is_none() { Event::Firing } else { Event::Resolved };
-            let is_told = told.contains(&(alert.id.clone(), event));
-            if is_told || left == 0 || event == Event::Firing && alert.silenced_s.is_some() {
+            let is_sent = sent.contains(&(alert.id.clone(), event));
+            if is_sent || left == 0 || event == Event::Firing && alert.silenced_s.is_some() {
                 continue;
             }
             let prefix = prefix(alert, poster);
             if event == Event::Resolved {
-                // Whoever was not told of it need not know that it is over.
+                // A webhook that did not get its beginning does not get its end.
                 let began = Path::from(format!("{prefix}-{}", Event::Firing.name()));
                 if self.store.size(&began).await?.is_none() {
                     continue;
@@ -98,13 +98,13 @@ impl Server {
             }
             left -= 1;
             if self.tell(poster, alert, event, &prefix).await? {
-                told.insert((alert.id.clone(), event));
+                sent.insert((alert.id.clone(), event));
             }
         }
         Ok(())
     }
 
-    /// Whether it is told now, by whatever server.
+    /// Whether its message is sent now, by any server.
     async fn tell(
         &self,
         poster: &Poster,
@@ -142,7 +142,7 @@ impl Server {
         if let Some(last) = earlier.last() {
             let since = self.store.get(&last.location).await?.unwrap_or_default();
             let since_s = std::str::from_utf8(&since).ok().and_then(|text| text.parse().ok());
-            // One of another clock's future is nobody's, either.
+            // One of another clock's future has no owner, either.
             if since_s.is_some_and(|since_s: u64| now_s.abs_diff(since_s) < CLAIM_S) {
                 return Ok(false);
             }
@@ -152,7 +152,7 @@ impl Server {
         if self.store.create(&claim, Bytes::from(now_s.to_string())).await? == Created::Before {
             return Ok(false);
         }
-        // Whoever looks sees the last one.
+        // A reader sees the last one.
         for old in earlier {
             self.store.delete(&old.location).await?;
         }
@@ -163,7 +163,7 @@ impl Server {
 /// Of the names of what is stored of an alert for a receiver.
 fn prefix(alert: &Alert, poster: &Poster) -> String {
     let day = day_of(alert.found_s.saturating_mul(1_000_000_000));
-    format!("{TOLD}/day={day}/{}/{}", &hash(poster.url.as_str())[..16], alert.id)
+    format!("{MESSAGES}/day={day}/{}/{}", &hash(poster.url.as_str())[..16], alert.id)
 }
 
 fn json(alert: &Alert, event: Event) -> serde_json::Value {

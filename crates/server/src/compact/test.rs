@@ -174,7 +174,7 @@ async fn slices(server: &Server) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn sums_stay_whenever_a_server_dies() {
     let fleet = Fleet::new();
-    // What is nobody's window is no part of a pack, which could not name it.
+    // What belongs to no window is no part of a pack, which could not name it.
     for (table, _) in tables() {
         let folder = fleet.root().join(format!("{RESULTS}/{table}/day={DAY}/host=kvm2"));
         let copied = folder.join(&fleet.objects(table, "kvm2")[0]);
@@ -238,7 +238,7 @@ async fn a_damaged_object_is_not_packed() {
     assert_eq!(json!(answer.rows), json!([[420_000_000_000_u64]]));
 }
 
-/// A list of packs that can't be read costs nobody else anything, and nothing is removed for it.
+/// A list of packs that can't be read costs no other list anything, and nothing is removed for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_list_is_set_aside() {
     let fleet = Fleet::new();

@@ -69,7 +69,7 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
         .with_state(server)
 }
 
-/// Nobody guesses what an answer is, or keeps what is for readers only, unless it says so itself.
+/// No browser guesses an answer's type, or keeps what is for readers only, unless it says so itself.
 async fn guarded(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -231,14 +231,14 @@ async fn to_the_end<T: Send + 'static>(
     tokio::spawn(work).await.unwrap_or_else(failed)
 }
 
-/// JSON, whose errors are told as all others.
+/// JSON, whose errors have the form of all others.
 struct JsonBody<T>(T);
 
 impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        // Whoever sends slowly has no place among those who are known.
+        // A slow sender has no place among known users.
         let late =
             |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time");
         let (parts, body) = request.into_parts();
@@ -264,7 +264,7 @@ async fn whole(body: Body) -> Result<Body, ApiError> {
     Ok(bytes.into())
 }
 
-/// Parts of a path, whose errors are told as all others.
+/// Parts of a path, whose errors have the form of all others.
 struct PathOf<T>(T);
 
 impl<T: serde::de::DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathOf<T> {
@@ -327,14 +327,14 @@ impl Server {
         result.inspect_err(|error| self.count_denied("token", error))
     }
 
-    /// A store that fails denies nobody.
+    /// A store that fails denies no access.
     fn count_denied(&self, reason: &'static str, error: &Denied) {
         if !matches!(error, Denied::Store(_)) {
             self.metrics.denied(reason);
         }
     }
 
-    /// What a user may do whom the proxy names, and his name; `None`: it names nobody, or is none of ours.
+    /// What a user may do whom the proxy names, and his name; `None`: it names no user, or is none of ours.
     fn user_by_proxy(
         &self,
         headers: &HeaderMap,

@@ -22,7 +22,7 @@ struct PageFile {
 static FILES: &[PageFile] = include!(concat!(env!("OUT_DIR"), "/page_files.rs"));
 
 const INDEX: &str = "index.html";
-/// Only the page's own files, only requests to this server, no text as code, in nobody's frame.
+/// Only the page's own files, only requests to this server, no text as code, in no frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 const NOT_BUILT: &str =

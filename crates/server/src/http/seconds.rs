@@ -1,4 +1,4 @@
-//! What a VM did in a window, second by second: analysed when somebody asks, from the window that the host sent.
+//! What a VM did in a window, second by second: analysed on request, from the window that the host sent.
 
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;

@@ -11,14 +11,14 @@ use super::{Admin, JsonOf, PathOf, Reader, Reply, Shared};
 use crate::auth::unix_s;
 use crate::handled::finding_id;
 
-/// Says that somebody looks after a finding. It is sent as before.
+/// Acknowledges a finding. It is sent as before.
 #[utoipa::path(post, path = "/v1/findings/{id}/acknowledge", params(
     ("id" = String, Path, pattern = "^[0-9a-f]{16}$"),
 ), request_body = AcknowledgeRequest, responses(
     (status = 201, body = Acknowledgement), (status = 400, body = ErrorReply),
     (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
     (status = 404, body = ErrorReply), (status = 408, body = ErrorReply),
-    (status = 409, body = ErrorReply, description = "somebody said so before, or too many did"),
+    (status = 409, body = ErrorReply, description = "it was acknowledged before, or there are too many acknowledgements"),
     (status = 413, body = ErrorReply), (status = 415, body = ErrorReply),
     (status = 422, body = ErrorReply), (status = 503, body = ErrorReply),
 ))]
@@ -34,7 +34,7 @@ pub(super) async fn acknowledge(
     Ok((StatusCode::CREATED, Json(entry)))
 }
 
-/// Takes back that somebody looks after a finding.
+/// Withdraws an acknowledgement.
 #[utoipa::path(delete, path = "/v1/findings/{id}/acknowledge", params(
     ("id" = String, Path, pattern = "^[0-9a-f]{16}$"),
 ), responses(

@@ -90,7 +90,7 @@ async fn put(
     }
 }
 
-/// Reads what is still sent, for a while: whoever is cut off while sending does not see the answer.
+/// Reads what is still sent, for a while: a sender that is cut off does not see the answer.
 pub(super) async fn drain(body: &mut BodyDataStream) {
     const TIME: Duration = Duration::from_secs(5);
     let reading = async {

@@ -62,7 +62,7 @@ impl Server {
         tokio::task::spawn_blocking(move || unpack(&packed)).await?
     }
 
-    /// Stores what is known, unless somebody did so a shorter time than `every` ago.
+    /// Stores what is known, unless another server did so a shorter time than `every` ago.
     pub(crate) async fn store_learned(self: &Arc<Self>, every: Duration) {
         // Nothing was looked at: what is stored knows more.
         if *self.watch.changes.borrow() == 0 {

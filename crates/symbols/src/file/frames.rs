@@ -48,7 +48,7 @@ fn add_range(wanted: &mut Wanted<'_>, start: u64, size: u64, name: impl FnOnce()
     }
 }
 
-/// All ranges up to the first entry that makes no sense: nobody knows where the next one begins.
+/// All ranges up to the first entry that makes no sense: the next one's begin is unknown.
 fn ranges<'a>(
     frames: &'a EhFrame<EndianSlice<'a, LittleEndian>>,
     bases: &'a BaseAddresses,

@@ -127,7 +127,7 @@ fn read_sections<H: FileHeader<Endian = LittleEndian>>(
     headers: &mut Headers,
 ) -> object::Result<()> {
     let sections = header.section_headers(endian, bytes)?;
-    // Tables of symbols are told by their kind: they need no names.
+    // Tables of symbols are known by their kind: they need no names.
     let names = header.section_strings(endian, bytes, sections).unwrap_or_default();
     for section in sections.iter().take(MAX_SECTIONS) {
         let kind = section.sh_type(endian);

@@ -205,7 +205,7 @@ mod test {
 
     use super::*;
 
-    /// A file that was cut short after its size was asked for.
+    /// A file that was cut short after its size was requested.
     struct Short(Vec<u8>, usize);
 
     impl ReadAt for Short {

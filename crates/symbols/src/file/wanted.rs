@@ -1,5 +1,5 @@
-//! Of all functions of a file, those that wanted addresses lie in: what is kept of a file is bounded by what is asked, not
-//! by what the file has.
+//! Of all functions of a file, those that wanted addresses lie in: what is kept of a file is bounded by the request,
+//! not by what the file has.
 
 use super::bytes::Window;
 use crate::Function;

@@ -141,7 +141,7 @@ const MISTAKES: &[&str] = &[
 ];
 
 #[test]
-fn mistakes_are_told_in_one_line() {
+fn mistakes_are_reported_in_one_line() {
     let mut text = String::new();
     for mistake in MISTAKES {
         let error = parse(mistake).unwrap_err().to_string();

@@ -137,7 +137,7 @@ pub enum PathActivity {
     CpuWait {
         /// The one it got in the end; unknown when it never did.
         cpu: Option<u32>,
-        /// Who had that CPU meanwhile, with ns, longest first: adds up to the segment's length. `None`: nobody, or not
+        /// Who had that CPU meanwhile, with ns, longest first: adds up to the segment's length. `None`: idle, or not
         /// known.
         behind: Vec<(Option<TaskId>, u64)>,
     },

@@ -162,11 +162,11 @@ fn disks() {
     check(lines, &[('a', By::Disk("tar", 2, 4, 7))], "ttttttttt", "uuqqDDDwu");
     // Done before the wake-up began.
     check(lines, &[('a', By::Disk("tar", 2, 4, 6))], "ttttttttt", "uuqqDDwwu");
-    // Asked for before it slept: what it did meanwhile did not hold it up.
+    // Woken for a request before it slept: what it did meanwhile did not hold it up.
     check(lines, &[('a', By::Disk("tar", 1, 2, 7))], "ttttttttt", "uuDDDDDwu");
-    // Asked for after it was woken: no.
+    // Requested after it was woken: no.
     check(lines, &[('a', By::Disk("tar", 8, 8, 8))], "ttttttttt", "uu?????wu");
-    // Asked for by another.
+    // Requested by another.
     check(
         &[("tar", "", "00aaaaaa0"), ("kworker", "", "xx.11xxxx")],
         &[('a', By::Disk("kworker", 4, 5, 8))],
@@ -220,7 +220,7 @@ fn packets() {
     check([idle, [device, receives]], "ccccc", "uiiwu");
     check([idle, [Work::User, receives]], "ccccc", "uiiwu");
     check([idle, [sends, sends]], "ccccc", "uiiwu");
-    // The other CPU's is nobody's.
+    // The other CPU's is unattributed.
     check([[sends, receives], [sends, receives]], "csscc", "uukwu");
     let client = Some(drawn.id("client"));
     drawn.timeline.cpus[0].slices.set(2, client, sends);

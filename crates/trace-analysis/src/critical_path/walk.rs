@@ -3,12 +3,11 @@
 //! The cursor is a task and a time. Each step goes back to the beginning of the task's segment, or to another task: to the
 //! time at which it woke this one, made it, or made the request that this one waited for.
 //!
-//! What a wait contributes is that wait: the walk visits whoever ended it for the time of the wait, and then returns to
-//! the task that waited, which was at work until then. Visits are nested: a waker may itself have waited meanwhile.
-//! Waits for its own children and threads, between which a task did nothing but wait again, are one wait, which the last
-//! of them ended: it took the longest. `joins` finds them.
-//! Contradictory events can form a circle of wakers at one instant; after `MAX_HOPS` changes of task the walk stays with
-//! the task, so it always ends.
+//! What a wait contributes is that wait: the walk visits the task that ended it for the time of the wait, and then
+//! returns to the task that waited, which was at work until then. Visits are nested: a waker may itself have waited
+//! meanwhile. Waits for its own children and threads, between which a task did nothing but wait again, are one wait,
+//! which the last of them ended: it took the longest. `joins` finds them. Contradictory events can form a circle of
+//! wakers at one instant; after `MAX_HOPS` changes of task the walk stays with the task, so it always ends.
 
 use std::collections::BTreeMap;
 
@@ -364,7 +363,7 @@ pub(super) fn own_wait(sleep: &Sleep, waker: Option<Waker>) -> PathActivity {
     }
 }
 
-/// What is known of a sleep that nobody on record ended.
+/// What is known of a sleep without a recorded end.
 fn unexplained(sleep: &Sleep) -> PathActivity {
     match sleep {
         Sleep { lock: Some(_), .. } => PathActivity::Lock,

@@ -129,7 +129,7 @@ fn in_order(timeline: &Timeline, range: &Range<HostNs>, chosen: &BTreeSet<TaskId
     for id in by_birth {
         let up = std::iter::successors(processes.above(id), |id| processes.above(*id));
         let above = up.take(ANCESTORS).find(|id| chosen.contains(id));
-        // Nobody is below one who is younger: events can say so, and even that they made each other.
+        // No parent is younger than its child: events can claim so, and even that two made each other.
         let above = above.filter(|above| birth(*above) < birth(id));
         let first = above.and_then(|above| lines.get(&above)).map_or(0, |line| line + 1);
         lines.insert(id, free_line(&mut ends, first, life(timeline, id, range)));

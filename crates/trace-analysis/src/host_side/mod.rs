@@ -35,7 +35,7 @@ pub use thief::{Thief, Thieves};
 enum Thread {
     /// It has a pCPU.
     Running,
-    /// It could run and has none. The host's task that had the pCPU meanwhile; `None`: nobody, or not known.
+    /// It could run and has none. The host's task that had the pCPU meanwhile; `None`: idle, or not known.
     Stolen(Option<TaskId>),
     /// It sleeps (or is stopped).
     Asleep,
@@ -48,8 +48,8 @@ enum Thread {
 pub enum VcpuState {
     /// Its thread has a pCPU.
     Ran,
-    /// Its thread could run and has no pCPU: steal of type 1. The host's task that had the pCPU meanwhile; `None`: nobody,
-    /// or not known.
+    /// Its thread could run and has no pCPU: steal of type 1. The host's task that had the pCPU meanwhile; `None`:
+    /// nothing, or not known.
     Stolen(Option<TaskId>),
     /// Its thread sleeps, and the guest had something to do.
     AsleepInVmm,
@@ -160,7 +160,7 @@ impl HostSide {
             debug_assert_eq!(sums.total().total_ns(), side.wall_ns, "both cover the trace");
             side.cpus.push(sums);
         }
-        debug_assert!(side.adds_up(), "a busy CPU is somebody's or nobody's");
+        debug_assert!(side.adds_up(), "a busy CPU has a task or none");
         Some(side)
     }
 

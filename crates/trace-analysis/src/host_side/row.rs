@@ -60,7 +60,7 @@ fn waits_for(task: &Task, segment: &Segment) -> Option<u32> {
     next.or_else(|| segments.get(before?).and_then(cpu))
 }
 
-/// Nobody is behind himself.
+/// No task is behind itself.
 fn is_other(host: &Timeline, task: &Task, by: TaskId) -> bool {
     host.tasks.get(by.index()).is_some_and(|by| by.tid != task.tid)
 }

@@ -67,11 +67,11 @@ fn thieves_have_the_cpu_that_is_waited_for() {
         let found = Thieves::new(&tables, MachineId(1), timeline).sums(&side.tasks[0]);
         found.iter().map(|(thief, ns)| format!("{thief}: {ns}")).collect::<Vec<_>>()
     };
-    assert_eq!(named(&host.timeline), ["VM b: 20", "c (3): 20", "nobody, or not known: 20"]);
+    assert_eq!(named(&host.timeline), ["VM b: 20", "c (3): 20", "idle, or not known: 20"]);
     let mut own = host.timeline.clone();
     own.tasks[1].pid = Pid(1);
     own.tasks[2].kernel = true;
-    assert_eq!(named(&own), ["its own VMM: 20", "[c]: 20", "nobody, or not known: 20"]);
+    assert_eq!(named(&own), ["its own VMM: 20", "[c]: 20", "idle, or not known: 20"]);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn any_host_over_any_guest_adds_up() {
         let sum: u64 = thieves.iter().map(|(_, ns)| ns).sum();
         assert_eq!(sum, side.total().total().stolen_ns());
         of_thieves_ns +=
-            thieves.iter().filter(|(who, _)| *who != Thief::Nobody).map(|it| it.1).sum::<u64>();
+            thieves.iter().filter(|(who, _)| *who != Thief::Unknown).map(|it| it.1).sum::<u64>();
     }
     assert!(0 < of_thieves_ns && of_thieves_ns <= stolen_ns, "{of_thieves_ns} of {stolen_ns}");
 }

@@ -27,8 +27,8 @@ pub enum Thief {
     },
     /// The host's kernel, by its task's name.
     Kernel(String),
-    /// Nobody, or not known.
-    Nobody,
+    /// Idle, or not known.
+    Unknown,
 }
 
 /// Who the host's tasks are to one of its VMs.
@@ -64,7 +64,7 @@ impl<'a> Thieves<'a> {
     #[must_use]
     pub fn who(&self, by: Option<TaskId>) -> Thief {
         let known = by.and_then(|by| Some((by, self.host.tasks.get(by.index())?)));
-        let Some((by, task)) = known else { return Thief::Nobody };
+        let Some((by, task)) = known else { return Thief::Unknown };
         if task.kernel {
             return Thief::Kernel(task.name().to_owned());
         }
@@ -91,7 +91,7 @@ impl fmt::Display for Thief {
             Self::Vm(name) => write!(f, "VM {name}"),
             Self::Process { name, pid } => write!(f, "{name} ({pid})"),
             Self::Kernel(name) => write!(f, "[{name}]"),
-            Self::Nobody => write!(f, "nobody, or not known"),
+            Self::Unknown => write!(f, "idle, or not known"),
         }
     }
 }

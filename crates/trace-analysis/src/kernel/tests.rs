@@ -6,7 +6,7 @@ use crate::test_timelines::{Random, at_random};
 use crate::timeline::{Calls, Cpu, Segments, Slice, Slices, Task, TaskId, Timeline, Work};
 use crate::tree::all;
 
-/// CPUs, one character per 10 ns. Who has it is the digit of the line below; `-` is nobody.
+/// CPUs, one character per 10 ns. Who has it is the digit of the line below; `-` is idle.
 ///
 /// ```text
 /// u user   r read   m mmap   c clone   n futex   f fault   e estimated fault   d device   s softirq   t local timer
@@ -92,7 +92,7 @@ fn classes_add_up_to_cpus_times_wall() {
     for (_, times) in &time.cpus {
         assert_eq!(times.total_ns(), timeline.length_ns());
     }
-    // Nobody's: idle, and the interrupts meanwhile.
+    // No task's: idle, and the interrupts meanwhile.
     assert_eq!(shown(time.idle.groups(), ClassGroup::name), "page faults 1, interrupts 2, idle 5");
     assert_eq!(shown(time.unknown.groups(), ClassGroup::name), "unknown 1");
 }

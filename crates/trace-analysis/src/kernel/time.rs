@@ -24,7 +24,7 @@ pub struct KernelTime {
     pub cpus: Vec<(u32, Times)>,
     /// While a task had the CPU, in the order of `Timeline::tasks`.
     pub tasks: Vec<Times>,
-    /// While nobody had it: idle, and interrupts meanwhile.
+    /// While no task had it: idle, and interrupts meanwhile.
     pub idle: Times,
     /// While it is not known who had it.
     pub unknown: Times,
@@ -116,7 +116,7 @@ impl KernelTime {
             debug_assert_eq!(whole.total_ns(), wall_ns, "slices cover the trace");
             time.cpus.push((cpu.number, whole));
         }
-        debug_assert_eq!(time.by_who_ns(), time.total().total_ns(), "somebody or nobody has a CPU");
+        debug_assert_eq!(time.by_who_ns(), time.total().total_ns(), "a CPU has a task or none");
         time
     }
 

@@ -96,7 +96,7 @@ pub struct Builder<'a> {
     calls: CallCounts,
     evidence: SyscallEvidence<'a>,
     problems: Problems,
-    /// The begin of the range that is asked for, until it is reached.
+    /// The begin of the requested range, until it is reached.
     counts_from: Option<HostNs>,
 }
 
@@ -179,7 +179,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// What was counted before the range that is asked for is none of it.
+    /// What was counted before the requested range does not count.
     fn count_from(&mut self, now: HostNs) {
         let Some(from) = self.counts_from.take_if(|from| *from <= now) else { return };
         self.calls.restart(from);
@@ -212,7 +212,7 @@ impl<'a> Builder<'a> {
         self.pass_over(row);
     }
 
-    /// Whoever a filter left out may lose the CPU without an event: nothing is known of it until the next one.
+    /// A task that a filter left out may lose the CPU without an event: nothing is known of it until the next one.
     fn pass_over(&mut self, row: usize) {
         let Some(traced) = &self.scope.traced else { return };
         let cpu = &mut self.cpus[row];

@@ -116,7 +116,7 @@ pub enum State {
         /// Who let it go on; unknown when it is still stopped at the trace's end, or the event was lost.
         woken_by: Option<Waker>,
     },
-    /// Not known: it was there before and no event told yet, or events were lost.
+    /// Not known: it was there before, without an event yet, or events were lost.
     Unknown,
 }
 
@@ -260,7 +260,7 @@ pub enum Work {
     Interrupt(Interrupt),
     /// One of the kernel's own tasks.
     KernelTask,
-    /// In the kernel, in a task of which no event told yet whether it is in a system call.
+    /// In the kernel, in a task of which no event says yet whether it is in a system call.
     Unknown,
 }
 

@@ -65,7 +65,7 @@ fn cut_task(task: &mut Task, from: HostNs, end: HostNs, kept: &[Vec<Option<u32>>
     task.end = task.end.max(from);
 }
 
-/// Whoever was woken by a request that is left out was woken by an unknown one.
+/// A task that was woken by a request that is left out was woken by an unknown one.
 fn with_rows(mut state: State, kept: &[Vec<Option<u32>>]) -> State {
     if let State::Asleep(sleep) = &mut state
         && let Some(waker) = &mut sleep.woken_by

@@ -298,7 +298,7 @@ impl Cause {
         }
     }
 
-    /// Whether its time counts as waiting; unknown time does, so that a share of it can be told.
+    /// Whether its time counts as waiting; unknown time does, so that it has a share.
     #[must_use]
     pub fn is_waiting(self) -> bool {
         !matches!(self.group(), Group::Idle | Group::Stopped)
@@ -410,7 +410,7 @@ impl Unknown {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::NoEvent => "unknown (no event told)",
+            Self::NoEvent => "unknown (no event shows it)",
             Self::NoStack => "unknown (no stack)",
             Self::Unrecognised => "unknown (stack not recognised)",
         }

@@ -16,7 +16,7 @@ pub struct Detail {
     pub cause: Cause,
     /// The kernel function that tells; see `Wait::function`.
     pub function: String,
-    /// By what the cause was told.
+    /// The evidence for the cause.
     pub evidence: Evidence,
     /// The lock, where its events tell.
     pub lock: Option<LockDetail>,
@@ -49,7 +49,7 @@ pub struct Holder {
 pub enum HolderKnown {
     /// The lock named it when the wait began.
     ByLock,
-    /// It let the lock go, which ended the wait. A semaphore that is held by readers names nobody.
+    /// It let the lock go, which ended the wait. A semaphore that is held by readers has no owner.
     ByWakeup,
 }
 
@@ -101,7 +101,7 @@ pub fn waker_name(timeline: &Timeline, by: WokenBy) -> Option<String> {
     Ender::from_woken_by(timeline, by).map(Ender::name)
 }
 
-/// Who ends waits, as they are told apart.
+/// Kinds of tasks that end waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Ender<'a> {
     Task(&'a str),

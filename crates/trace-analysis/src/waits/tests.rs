@@ -378,7 +378,7 @@ fn kernel_tasks_without_work() {
         idle,
         "rcu_gp_fqs_loop",
     );
-    // One that nobody listed: its main function sleeps itself.
+    // One that was not listed: its main function sleeps itself.
     check_kernel(
         "schedule schedule_timeout my_driver_thread kthread ret_from_fork",
         idle,
@@ -437,7 +437,7 @@ fn unknown_has_a_reason() {
 }
 
 /// `(cause, evidence)` of a sleep; stack 0 is of a pipe, 1 unknown, 2 a semaphore of `do_unlinkat`, 3 one of
-/// `vm_mmap_pgoff`, 4 of asynchronous I/O, 5 a page's lock, 6 a mutex of nobody known.
+/// `vm_mmap_pgoff`, 4 of asynchronous I/O, 5 a page's lock, 6 a mutex without a known owner.
 fn cause_of(sleep: Sleep) -> (&'static str, Evidence) {
     let stacks = [
         "schedule pipe_read",
@@ -554,7 +554,7 @@ fn states_and_where_a_task_was_found_asleep() {
     check(None, State::Runnable { preempted: true }, "cpu (preempted)");
     check(None, State::Runnable { preempted: false }, "cpu (woken)");
     check(None, State::Stopped { woken_by: None }, "stopped");
-    check(None, State::Unknown, "unknown (no event told)");
+    check(None, State::Unknown, "unknown (no event shows it)");
     check(None, asleep(), "unknown (no stack)");
     check(Some("schedule;do_wait;kernel_wait4"), asleep(), "child");
     check(Some("schedule < pipe_read < vfs_read"), asleep(), "pipe");
@@ -759,7 +759,7 @@ mod of_events {
         check(&events(None), stack, "running 52, mmap lock 47, cpu (woken) 1");
     }
 
-    /// Readers hold the lock, so that it names nobody: who let it go did.
+    /// Readers hold the lock, so that it has no owner: who let it go did.
     #[test]
     fn the_holder_is_who_let_the_lock_go() {
         let known = |owner: Option<u32>| {

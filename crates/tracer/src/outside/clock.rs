@@ -39,7 +39,7 @@ pub struct ClockSample {
     pub error_ns: u64,
 }
 
-/// Why two clocks can't be told from each other.
+/// Why one clock can't be computed from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ClockError {
     /// The guest's counter does not lie between question and answer.
@@ -75,38 +75,38 @@ impl TscScale {
     }
 }
 
-/// The instant at which the guest read `pair`, which was between the host's pairs `asked` and `answered`.
+/// The instant at which the guest read `pair`, which was between the host's pairs `queried` and `answered`.
 ///
 /// `skew_ns` is how far the host's CPUs' counters are apart.
 ///
 /// # Errors
 /// When the guest's counter says something else.
 pub fn sample_clock(
-    asked: ClockPair,
+    requested: ClockPair,
     pair: ClockPair,
     answered: ClockPair,
     scale: TscScale,
     skew_ns: u64,
 ) -> Result<ClockSample, ClockError> {
     let tsc = scale.host_tsc(pair.tsc)?;
-    let ticks = answered.tsc.saturating_sub(asked.tsc);
-    let length_ns = answered.ns.saturating_sub(asked.ns);
+    let ticks = answered.tsc.saturating_sub(requested.tsc);
+    let length_ns = answered.ns.saturating_sub(requested.ns);
     if ticks == 0 || length_ns == 0 {
         return Err(ClockError::Backwards);
     }
     let in_ns = |of: u64| scale_up(of, length_ns, ticks);
-    let host_width_ns = in_ns(asked.width.max(answered.width));
+    let host_width_ns = in_ns(requested.width.max(answered.width));
     // The guest's width is in its own ticks: as good as the host's for a bound.
     let guest_width_ns = in_ns(pair.width);
     let tolerance_ns = host_width_ns.saturating_add(skew_ns);
-    let off_ns = in_ns(asked.tsc.saturating_sub(tsc).max(tsc.saturating_sub(answered.tsc)));
+    let off_ns = in_ns(requested.tsc.saturating_sub(tsc).max(tsc.saturating_sub(answered.tsc)));
     if tolerance_ns < off_ns {
         return Err(ClockError::Outside { off_ns });
     }
-    let since_ns = in_ns(tsc.saturating_sub(asked.tsc)).min(length_ns);
+    let since_ns = in_ns(tsc.saturating_sub(requested.tsc)).min(length_ns);
     Ok(ClockSample {
         guest_ns: pair.ns,
-        host: HostNs(asked.ns + since_ns),
+        host: HostNs(requested.ns + since_ns),
         error_ns: (host_width_ns / 2).saturating_add(guest_width_ns / 2).saturating_add(skew_ns),
     })
 }
@@ -235,13 +235,17 @@ mod test {
         check(0, 1, u64::MAX, Ok(u64::MAX));
     }
 
-    /// Host: 2 ticks a ns, asked at tick 2000 = 5000 ns, answered at tick 4000 = 6000 ns.
+    /// Host: 2 ticks a ns, queried at tick 2000 = 5000 ns, answered at tick 4000 = 6000 ns.
     #[test]
     fn a_sample_lies_where_the_guest_s_counter_says() {
         let check = |guest: ClockPair, skew_ns, expected| {
             let scale = TscScale::new(100_000, 1 << 32);
-            let (asked, answered) = (pair(2000, 5000, 40), pair(4000, 6000, 20));
-            assert_eq!(sample_clock(asked, guest, answered, scale, skew_ns), expected, "{guest:?}");
+            let (requested, answered) = (pair(2000, 5000, 40), pair(4000, 6000, 20));
+            assert_eq!(
+                sample_clock(requested, guest, answered, scale, skew_ns),
+                expected,
+                "{guest:?}"
+            );
         };
         let at = |host, error_ns| Ok(ClockSample { guest_ns: 77, host: HostNs(host), error_ns });
         check(pair(103_000, 77, 0), 0, at(5500, 10));
@@ -295,12 +299,12 @@ mod test {
         let mut clock =
             GuestClock::new(ClockSample { guest_ns: random(), host: HostNs(1), error_ns: 0 });
         for round in 1..20_000u64 {
-            let asked = pair(round * 1000, round * 2000, 8);
+            let requested = pair(round * 1000, round * 2000, 8);
             let answered = pair(round * 1000 + 500, round * 2000 + 1000, 8);
             let guest = pair(random(), random(), random());
             let scale = TscScale::new(random(), random());
-            let Ok(sample) = sample_clock(asked, guest, answered, scale, 3) else { continue };
-            assert!(asked.ns <= sample.host.0 && sample.host.0 <= answered.ns);
+            let Ok(sample) = sample_clock(requested, guest, answered, scale, 3) else { continue };
+            assert!(requested.ns <= sample.host.0 && sample.host.0 <= answered.ns);
             let _ = clock.push(sample);
             let (one, other) = (random(), random());
             assert!(clock.host(one.min(other)) <= clock.host(one.max(other)));

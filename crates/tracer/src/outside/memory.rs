@@ -69,14 +69,14 @@ fn read(memory: &File, bytes: &mut [u8], address: u64) -> Result<(), MemoryError
 fn whole(copied: Result<usize, Errno>, wanted: usize) -> Result<(), MemoryError> {
     match copied {
         Ok(copied) if copied == wanted => Ok(()),
-        // The kernel says so of memory that nobody has any more.
+        // The kernel says so of memory without an owner.
         Ok(0) => Err(MemoryError::Gone),
         Ok(_) | Err(Errno::IO | Errno::INVAL) => Err(MemoryError::Moved),
         Err(error) => Err(MemoryError::Other(error)),
     }
 }
 
-/// The rings of a guest, by their pages' addresses in its VM's process. Whoever reads them may wait for ever: that memory may
+/// The rings of a guest, by their pages' addresses in its VM's process. A reader may wait for ever: that memory may
 /// lie in a file system of the user that runs the VM (FUSE).
 #[derive(Debug, Clone, Copy)]
 pub struct GuestRings<'a> {

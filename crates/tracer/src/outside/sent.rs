@@ -62,7 +62,7 @@ impl SentRings {
         Ok(())
     }
 
-    /// Takes a ring's counters of losses, by kind; kinds that nobody knows are left out.
+    /// Takes a ring's counters of losses, by kind; unknown kinds are left out.
     ///
     /// # Errors
     /// When there is no such ring.

@@ -59,7 +59,7 @@ impl RingMemory for TakenSlots {
         Ok(())
     }
 
-    /// The guest is told by whoever took them.
+    /// The taker tells the guest.
     fn set_tail(&mut self, _ring: usize, tail: u64) -> Result<(), MemoryError> {
         self.tail = tail;
         Ok(())

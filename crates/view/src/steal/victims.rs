@@ -1,4 +1,4 @@
-//! Who suffered, and what nobody is known to have suffered.
+//! Victims, and time without a known victim.
 
 use analysis::steal::{Stolen, Victim, VictimTime, Victims};
 
@@ -39,7 +39,7 @@ pub(super) fn table(
     limit: Option<usize>,
 ) -> Table {
     let vm = source.vm(vm.vm).name.as_str();
-    let (kind, why_nobody) = match by {
+    let (kind, why_unattributed) = match by {
         StealBy::Function => {
             ("functions", "functions before and after; --by process attributes more")
         }
@@ -54,12 +54,13 @@ pub(super) fn table(
     if let Some(other) = table.rest.first_mut() {
         (other[0], other[PROCESS]) = (vm.into(), other.last().cloned().unwrap_or(Cell::NONE));
     }
-    let nobody = Cell::from("(unattributed)");
-    let names = [vm.into(), nobody.clone()].into_iter().chain(std::iter::repeat_n(Cell::NONE, 6));
-    let times = stolen(&victims.unattributed).into_iter().chain([Cell::NONE, nobody]);
+    let unattributed = Cell::from("(unattributed)");
+    let names =
+        [vm.into(), unattributed.clone()].into_iter().chain(std::iter::repeat_n(Cell::NONE, 6));
+    let times = stolen(&victims.unattributed).into_iter().chain([Cell::NONE, unattributed]);
     table.rest.push(names.chain(times).collect());
     if 0 < victims.unattributed.total_ns() {
-        table.notes.push(format!("(unattributed): different {why_nobody}"));
+        table.notes.push(format!("(unattributed): different {why_unattributed}"));
     }
     table
 }

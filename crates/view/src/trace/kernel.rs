@@ -38,7 +38,7 @@ fn machine(context: &Context<'_>) -> Table {
     let scale = scale(&context.findings);
     let unit = scale.unit();
     let title = format!(
-        "What all CPUs executed, whoever ran, in {unit} and % of {} x {} {unit}",
+        "What all CPUs executed, in any task, in {unit} and % of {} x {} {unit}",
         kernel.cpus.len(),
         scale.show(kernel.wall_ns)
     );

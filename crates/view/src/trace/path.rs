@@ -162,7 +162,7 @@ fn behind(summary: &Summary, limit: Option<usize>) -> Table {
     let cells = |ns, name: &str| vec![Cell::Share(ns, summary.wall_ns), Cell::ns(ns), name.into()];
     let shown = limited(&summary.behind, limit);
     for (name, ns) in shown {
-        table.row(cells(*ns, name.as_deref().unwrap_or("nobody, or not known")));
+        table.row(cells(*ns, name.as_deref().unwrap_or("idle, or not known")));
     }
     let others = &summary.behind[shown.len()..];
     if !others.is_empty() {
@@ -291,7 +291,7 @@ pub(super) fn segments(context: &Context<'_>, found: &Path) -> Table {
     for segment in limited(&found.path.segments, context.limit) {
         let task = findings.task(segment.task);
         let share = findings.host.as_ref().map(|host| (host, host.side.segment(segment)));
-        let told = share.as_ref().filter(|(_, share)| 0 < share.total_ns());
+        let reported = share.as_ref().filter(|(_, share)| 0 < share.total_ns());
         table.row([
             Cell::ns(segment.begin.since(findings.timeline.begin)),
             Cell::ns(segment.length_ns()),
@@ -299,7 +299,7 @@ pub(super) fn segments(context: &Context<'_>, found: &Path) -> Table {
             task.tid.0.into(),
             task.pid.0.into(),
             labels::activity(&segment.activity).into(),
-            told.map_or(Cell::NONE, |(host, share)| Cell::Json(host_side::share(host, share))),
+            reported.map_or(Cell::NONE, |(host, share)| Cell::Json(host_side::share(host, share))),
             share.as_ref().map_or(Cell::NONE, |(_, share)| Cell::ns(share.stolen_ns())),
         ]);
     }

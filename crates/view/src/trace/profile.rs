@@ -52,7 +52,7 @@ pub(super) fn table(context: &Context<'_>) -> Table {
 /// The machine's figures are of the time in which the selected tasks lived.
 fn title(context: &Context<'_>) -> String {
     let wall = length(context.findings.profile().machine.total_ns());
-    let title = format!("CPU and disk, whoever used them: what was busy, in % of {wall}");
+    let title = format!("CPU and disk, used by any task: what was busy, in % of {wall}");
     match context.findings.is_everyone() {
         true => title,
         false => format!("{title}, the time of {}", context.whose()),

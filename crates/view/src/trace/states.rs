@@ -114,7 +114,7 @@ fn cells(of: &states::Table, total: &states::Table) -> impl Iterator<Item = Cell
     [Cell::ns(all)].into_iter().chain(shares).chain(ns.map(Cell::ns))
 }
 
-/// Columns of cells that are nobody's are left out, but those of no disk.
+/// Columns of empty cells are left out, but those of no disk.
 fn shown(total: &states::Table) -> impl Iterator<Item = usize> + use<> {
     let total = ns(total);
     (0..CELLS.len()).filter(move |&cell| (cell < 9 && cell % 3 == 2) || 0 < total[cell])

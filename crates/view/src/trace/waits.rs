@@ -157,7 +157,7 @@ fn lives(context: &Context<'_>, by: By, scale: Scale) -> Table {
     table
 }
 
-/// Waits for a CPU have no place, and nobody to end them; kernel tasks without work do not wait.
+/// Waits for a CPU have no place, and no task to end them; kernel tasks without work do not wait.
 fn asleep<T>(rows: &[(T, Sum)], cause: impl Fn(&T) -> Cause) -> impl Iterator<Item = &(T, Sum)> {
     rows.iter().filter(move |(row, _)| {
         let cause = cause(row);

@@ -195,7 +195,7 @@ pub(crate) fn windows_follow_one_another_and_a_kill_costs_one() {
         eprintln!("{path}: {length_s:.3} s, {samples} samples, {named} of compute_a");
         assert_eq!(window.report.counter("samples_dropped"), 0, "{path}");
         assert_eq!(window.facts["complete"], true);
-        // What was left has no names: its guest was not asked.
+        // What was left has no names: its guest was not queried.
         assert!(was_left(n) || 0 < named, "{path}");
     }
     let is_gap = |pair: &&[Window]| pair[1].ns("start_ns") != pair[0].ns("end_ns");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use acceptance::{in_testbed, report, run, text};
 use serde_json::Value;
 
-fn asked(command: &str, recording: &Path, arguments: &[&str]) -> Value {
+fn requested(command: &str, recording: &Path, arguments: &[&str]) -> Value {
     let path = recording.to_str().unwrap();
     let output = run(&[&[command, path, "--format", "json"], arguments].concat()).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -40,7 +40,7 @@ pub(crate) fn three_vms_of_one_cpu_are_each_others_thieves() {
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let recording = folder.path().join("rec");
     for edges in ["samples", "switches"] {
-        let steal = asked("steal", &recording, &["--offcpu-source", edges]);
+        let steal = requested("steal", &recording, &["--offcpu-source", edges]);
         let vms = steal["vms"].as_array().unwrap();
         assert_eq!(vms.len(), 3);
         for vm in vms {
@@ -55,11 +55,11 @@ pub(crate) fn three_vms_of_one_cpu_are_each_others_thieves() {
             assert!(vm["time"]["wall_ns"].as_u64().unwrap() / 2 < stolen, "{}", vm["time"]);
         }
     }
-    let exits = asked("exits", &recording, &["--vm", "a"]);
+    let exits = requested("exits", &recording, &["--vm", "a"]);
     assert_eq!(exits["counted"], true);
     let rows = exits["vms"][0]["exits"].as_array().unwrap();
     assert!(rows.iter().any(|row| 0 < row["count"].as_u64().unwrap_or(0)), "{exits}");
-    let correct = asked("correct", &recording, &["--vm", "a", "--process", "compute"]);
+    let correct = requested("correct", &recording, &["--vm", "a", "--process", "compute"]);
     let of = |field: &str| correct["correction"][field].as_u64().unwrap();
     assert!(0 < of("corrected_ns") && of("corrected_ns") < of("apparent_ns"), "{correct}");
     live_pictures_add_up(&folder.path().join("top.json"));
@@ -87,7 +87,7 @@ pub(crate) fn time_in_kvm_is_not_the_guests() {
     let script = "vmscope record -o rec --period 1.3ms --duration 10";
     let ran = in_testbed("exits-cpuid", folder.path(), script).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let steal = asked("steal", &folder.path().join("rec"), &[]);
+    let steal = requested("steal", &folder.path().join("rec"), &[]);
     let time = &steal["vms"][0]["time"];
     adds_up(time);
     let (guest, vmm) = (time["guest_ns"].as_u64().unwrap(), list(time, "reasons").1);
@@ -100,16 +100,16 @@ pub(crate) fn time_in_kvm_is_not_the_guests() {
 const S: u64 = 1_000_000_000;
 
 /// A VM whose administrator stops it for 5 s, beside one that goes on (`scenarios/pause.toml`).
-pub(crate) fn a_stopped_vm_is_paused_and_nobody_steals_from_it() {
+pub(crate) fn a_stopped_vm_is_paused_and_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let recording = record_steps("pause", folder.path());
     check_pause(&recording, 4 * S..7 * S);
-    let correct = asked("correct", &recording, &["--vm", "a", "--process", "compute"]);
+    let correct = requested("correct", &recording, &["--vm", "a", "--process", "compute"]);
     assert!(3 * S < correct["paused_ns"].as_u64().unwrap(), "{correct}");
 }
 
 /// The same of a VM that a debugger stops twice (`scenarios/debugger.toml`). The debugger's own clock is the witness.
-pub(crate) fn a_vm_in_a_debugger_is_paused_and_nobody_steals_from_it() {
+pub(crate) fn a_vm_in_a_debugger_is_paused_and_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let recording = record_steps("debugger", folder.path());
     let said = std::fs::read_to_string(folder.path().join("pauses.txt")).unwrap();
@@ -131,7 +131,7 @@ fn record_steps(scenario: &str, folder: &Path) -> PathBuf {
 /// VM `a` was paused for so long, and VM `b` never.
 fn check_pause(recording: &Path, pause: Range<u64>) {
     for edges in ["samples", "switches"] {
-        let steal = asked("steal", recording, &["--offcpu-source", edges]);
+        let steal = requested("steal", recording, &["--offcpu-source", edges]);
         for vm in steal["vms"].as_array().unwrap() {
             let time = &vm["time"];
             adds_up(time);
@@ -161,7 +161,7 @@ pub(crate) fn two_recorders_and_top_agree_on_a_quota() {
         vmscope top --once --interval 8 --format json >top.json";
     let ran = in_testbed("quota-neighbour", folder.path(), script).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let steal = ["first", "second"].map(|name| asked("steal", &folder.path().join(name), &[]));
+    let steal = ["first", "second"].map(|name| requested("steal", &folder.path().join(name), &[]));
     let times = steal.each_ref().map(|steal| time_of(steal, "a"));
     times.iter().for_each(adds_up);
     let share = |time: &Value, account: &str| {

@@ -41,7 +41,7 @@ pub(crate) fn kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_t
     let folder = counted_runs();
     let read = |name| Counted::read(folder.path(), name);
     let (plain, leaving) = (read("plain"), read("leaving"));
-    nobody_leaves(&read("staying"));
+    no_exit_leaves(&read("staying"));
     each_leaves(&plain, &leaving);
     let often = read("often");
     all_leave(&plain, &often, PORTS, "io");
@@ -89,11 +89,11 @@ fn each_leaves(plain: &Counted, leaving: &Counted) {
     for &(operation, reason) in tested {
         let done = leaving.done(operation);
         let exits = leaving.of(reason).saturating_sub(plain.of(reason));
-        let told = format!("{operation}: done {done} times, {exits} exits for {reason}");
-        eprintln!("{told}, and {} without", plain.of(reason));
+        let reported = format!("{operation}: done {done} times, {exits} exits for {reason}");
+        eprintln!("{reported}, and {} without", plain.of(reason));
         let slack = done / 8 + 20;
         if done <= slack || slack < exits.abs_diff(done) {
-            wrong.push(told);
+            wrong.push(reported);
         }
     }
     assert_eq!(wrong, [""; 0], "not as many exits, or done too seldom to tell");
@@ -124,7 +124,7 @@ fn halts_wake_up_later(file: &Path, guest: &Results) {
 }
 
 /// If one of them exited each time, its reason would have as many exits as that was done.
-fn nobody_leaves(staying: &Counted) {
+fn no_exit_leaves(staying: &Counted) {
     let least = STAYING.split(',').map(|operation| staying.done(operation)).min().unwrap();
     for (reason, count) in &staying.exits {
         // Ports and memory are what lines and firmware take; the rest is next to nothing.

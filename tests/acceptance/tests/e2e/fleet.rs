@@ -98,7 +98,7 @@ pub(crate) fn windows_reach_the_server_and_say_who_took_whose_time() {
         }
     }
     ends.sort_unstable();
-    // The two guests leave an emulated host little time to finish windows: those that were given up are told.
+    // The two guests leave an emulated host little time to finish windows: those that were given up are reported.
     let given_up = metrics.lines().find_map(|line| {
         line.strip_prefix("vmscope_agent_windows_total{outcome=\"dropped_unfinished\"} ")
     });

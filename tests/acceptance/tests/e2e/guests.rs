@@ -16,7 +16,7 @@ fn of_vm<'a>(name: &'a str) -> impl Fn(&Value) -> bool + 'a {
     move |row| text(row, "vm") == name && text(row, "side") == "guest"
 }
 
-pub(crate) fn three_guests_are_told_apart_down_to_their_functions() {
+pub(crate) fn three_guests_are_distinguished_down_to_their_functions() {
     let folder = tempfile::tempdir().unwrap();
     let ran = in_testbed("demo", folder.path(), "vmscope record -o rec --duration 25").unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
@@ -46,12 +46,12 @@ pub(crate) fn three_guests_are_told_apart_down_to_their_functions() {
     exports_agree(&recording, unified.samples());
 }
 
-/// Each lived 300 ms of CPU time: none of their samples may be nobody's.
+/// Each lived 300 ms of CPU time: none of their samples may lack an owner.
 fn short_lived_processes_have_names(unified: &Report) {
     let named = unified.sum(|row| of_vm("ci")(row) && text(row, "process") == "shortlived");
-    let nobody =
+    let unnamed =
         unified.sum(|row| of_vm("ci")(row) && text(row, "process").starts_with("[unknown"));
-    assert!(nobody * 100 <= named, "{nobody} samples of processes without a name, {named} with");
+    assert!(unnamed * 100 <= named, "{unnamed} samples of processes without a name, {named} with");
 }
 
 fn guest_user_code_has_names(unified: &Report) {
@@ -145,11 +145,11 @@ pub(crate) fn guests_that_start_late_or_keep_silent_still_show() {
     let second = report(&folder.path().join("second"), &["--limit", "100000"]).unwrap();
     let named = second.sum(|row| of_vm("mute")(row) && text(row, "function") == "compute_a");
     assert!(0 < named, "a snapshot file names a silent guest's functions");
-    threads_are_told_apart(&folder.path().join("second"));
+    threads_are_distinguished(&folder.path().join("second"));
 }
 
 /// Two threads share a vCPU and their page tables; each has its own function.
-fn threads_are_told_apart(recording: &Path) {
+fn threads_are_distinguished(recording: &Path) {
     let arguments = ["--view", "guest", "--vm", "late", "--limit", "1000", "--by"];
     let threads = report(recording, &[&arguments[..], &["thread"]].concat()).unwrap();
     let functions = report(recording, &[&arguments[..], &["function"]].concat()).unwrap();
@@ -214,7 +214,7 @@ fn recorded_steps(scenario: &str, folder: &Path) -> (PathBuf, String) {
     (folder.join("rec"), ran.stdout)
 }
 
-/// `scenarios/reset-and-kill.toml`: what guests told before counts, and after a boot they are asked anew.
+/// `scenarios/reset-and-kill.toml`: guests' earlier reports count, and after a boot they are queried anew.
 pub(crate) fn guests_that_boot_again_or_are_killed_keep_their_names() {
     let folder = tempfile::tempdir().unwrap();
     let (recording, steps) = recorded_steps("reset-and-kill", folder.path());

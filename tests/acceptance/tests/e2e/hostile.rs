@@ -1,4 +1,4 @@
-//! Attacks by an unprivileged user of the host on whoever records it as root: `tests/hostile`.
+//! Attacks by an unprivileged user of the host on a recorder that runs as root: `tests/hostile`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

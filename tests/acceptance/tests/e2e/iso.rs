@@ -154,7 +154,7 @@ impl Machine {
         }
     }
 
-    /// QEMU is told to end then.
+    /// QEMU is stopped then.
     fn wait_for_reboot(mut self) {
         while self.qemu.try_wait().unwrap().is_none() {
             self.wait("a reboot");

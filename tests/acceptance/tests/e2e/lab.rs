@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use acceptance::{run, vmscope};
 use serde_json::Value;
 
-/// Two VMs are asked and a third one is idle, with a timer that ticks. No page comes within a microsecond: the verdict is
-/// known.
+/// Two VMs are loaded and a third one is idle, with a timer that ticks. No page comes within a microsecond: the verdict
+/// is known.
 const PLAN: &str = r#"
 name = "short"
 [host]
@@ -151,7 +151,7 @@ fn check_run(folder: &Path) {
     assert!(cpus.iter().all(|cpu| sum(&cpu["times"]) == figures["window_ns"].as_u64().unwrap()));
     let loaded = &figures["vms"]["loaded"];
     assert_eq!(loaded["n"], 2);
-    // Web server and database are one program: no part can be told, but what the VM did meanwhile.
+    // Web server and database are one program: no part is known, but what the VM did meanwhile.
     let parts = figures["parts"].as_object().unwrap();
     assert!(parts.keys().eq(["not split"]), "{parts:?}");
     let answered = figures["load"]["turnarounds"]["answered"].as_array().unwrap();

@@ -213,7 +213,7 @@ pub(crate) fn damon_counts_where_nothing_else_does() {
         uname -r; grep . /sys/devices/system/cpu/cpu0/cache/index*/size >&2
         vmscope layout plan --seconds 3 >&2
         cat $damon/nr_kdamonds
-        # Somebody else's is left alone.
+        # Another program's is left alone.
         echo 1 > $damon/nr_kdamonds
         plan > in-use.json
         cat $damon/nr_kdamonds
@@ -225,7 +225,7 @@ pub(crate) fn damon_counts_where_nothing_else_does() {
         cat $damon/nr_kdamonds
         vmscope layout apply --policy simple --seconds 3 --measure 3 --format json > done.json
         cat $damon/nr_kdamonds
-        # The daemon counts until it is told to end.
+        # The daemon counts until it is stopped.
         printf 'state = \"/run/layout\"\nsocket = \"/run/layout.socket\"\npeers = \"/run/peers\"\n' > /run/layout.toml
         $AS_UNIT vmscope layout daemon -c /run/layout.toml & daemon=$!
         until grep -q on $damon/0/state; do sleep 0.1; done
@@ -245,7 +245,7 @@ pub(crate) fn damon_counts_where_nothing_else_does() {
     };
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert!(lines[0].starts_with("6.12."), "{}", ran.stdout);
-    // After a plan, in use by somebody else, after a kill, after another plan, after the daemon.
+    // After a plan, in use by another program, after a kill, after another plan, after the daemon.
     assert_eq!(lines[1..], ["0", "1", "1", "0", "0"]);
     let in_use = json("in-use.json");
     assert_eq!(in_use["outcome"], "no_counters", "{in_use}");

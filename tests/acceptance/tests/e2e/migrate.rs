@@ -65,7 +65,7 @@ pub(crate) fn memory_and_vcpus_of_all_vms_are_in_place_before_the_vm_arrives() {
 
     let plain = json("plain.json");
     assert_eq!((&plain["moved"], &plain["policy"]), (&true.into(), &Value::Null));
-    assert!(plain["layout"].as_str().unwrap().contains("nobody asked for a plan"));
+    assert!(plain["layout"].as_str().unwrap().contains("no plan was requested"));
     for (name, report) in [("planned", &planned), ("plain", &plain)] {
         let row = report["vms"].as_array().unwrap().iter().find(|row| row["arrives"] == true);
         let row = row.unwrap();

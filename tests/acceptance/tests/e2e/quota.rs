@@ -36,7 +36,7 @@ const RECORD: &str = r#"
 
 /// A vCPU's thread in the witness' words, ns.
 #[derive(Debug, Default, Clone, Copy)]
-struct Told {
+struct Reported {
     throttled: u64,
     /// Runnable without a CPU while its queue was not throttled.
     stolen: u64,
@@ -57,17 +57,17 @@ struct Witness {
     to: u64,
     at: u64,
     throttled: bool,
-    threads: BTreeMap<u32, (Thread, Told)>,
+    threads: BTreeMap<u32, (Thread, Reported)>,
 }
 
 impl Witness {
     /// Until this instant all was as it is.
     fn pass(&mut self, time: u64) {
         let ns = time.min(self.to).saturating_sub(self.at.max(self.from));
-        for (state, told) in self.threads.values_mut() {
+        for (state, reported) in self.threads.values_mut() {
             match (*state, self.throttled) {
-                (Thread::Queued, true) => told.throttled += ns,
-                (Thread::Queued, false) => told.stolen += ns,
+                (Thread::Queued, true) => reported.throttled += ns,
+                (Thread::Queued, false) => reported.stolen += ns,
                 _ => {}
             }
         }
@@ -116,7 +116,7 @@ fn ns(text: &str) -> Option<u64> {
 }
 
 /// What the witness tells of the vCPUs in a recording, by VM. Each VM has one.
-fn witness(folder: &Path) -> BTreeMap<String, Told> {
+fn witness(folder: &Path) -> BTreeMap<String, Reported> {
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
     let lost = read("lost.txt");
     assert!(lost.lines().all(|line| line.ends_with(" 0")), "the witness lost events: {lost}");
@@ -128,7 +128,7 @@ fn witness(folder: &Path) -> BTreeMap<String, Told> {
         to: time("end_ns"),
         at: 0,
         throttled: false,
-        threads: threads.keys().map(|tid| (*tid, (Thread::Unknown, Told::default()))).collect(),
+        threads: threads.keys().map(|tid| (*tid, (Thread::Unknown, Reported::default()))).collect(),
     };
     read("witness.txt").lines().for_each(|line| witness.line(line));
     witness.pass(time("end_ns"));
@@ -137,12 +137,12 @@ fn witness(folder: &Path) -> BTreeMap<String, Told> {
 
 /// The VMs by their vCPU's thread, as the script found them.
 fn threads_of_vms(folder: &Path) -> BTreeMap<u32, String> {
-    let told = std::fs::read_to_string(folder.join("threads.txt")).unwrap();
+    let reported = std::fs::read_to_string(folder.join("threads.txt")).unwrap();
     let line = |line: &str| {
         let (tid, vm) = line.split_once(' ').unwrap();
         (tid.parse().unwrap(), vm.to_owned())
     };
-    told.lines().map(line).collect()
+    reported.lines().map(line).collect()
 }
 
 /// Which VM's QEMU each vCPU's thread is of.
@@ -159,13 +159,13 @@ fn check(folder: &Path, what: &str) -> BTreeMap<String, Told> {
     let told = witness(folder);
     let mut wrong = Vec::new();
     for edges in ["samples", "switches"] {
-        let steal = asked(folder, &["steal", "--offcpu-source", edges]);
+        let steal = requested(folder, &["steal", "--offcpu-source", edges]);
         for vm in steal["vms"].as_array().unwrap() {
             let (name, time) = (text(vm, "name"), &vm["time"]);
             let of = |account: &str| time[account].as_u64().unwrap();
             let share = |ns: u64| 100.0 * ns as f64 / of("wall_ns") as f64;
             let idle = thief(time, "idle");
-            let Told { throttled, stolen } = told[name];
+            let Reported { throttled, stolen } = reported[name];
             let [ours, theirs] = [share(of("throttled_ns")), share(throttled)];
             let [our_steal, their_steal] = [share(of("steal_outside_ns")), share(stolen)];
             eprintln!(
@@ -180,7 +180,7 @@ fn check(folder: &Path, what: &str) -> BTreeMap<String, Told> {
         }
     }
     assert!(wrong.is_empty(), "{what}: more than 2 points off: {wrong:?}");
-    told
+    reported
 }
 
 fn thief(time: &Value, kind: &str) -> u64 {
@@ -188,7 +188,7 @@ fn thief(time: &Value, kind: &str) -> u64 {
     thieves.filter(|row| text(row, "kind") == kind).map(|row| row["ns"].as_u64().unwrap()).sum()
 }
 
-fn asked(folder: &Path, arguments: &[&str]) -> Value {
+fn requested(folder: &Path, arguments: &[&str]) -> Value {
     let (command, options) = arguments.split_first().unwrap();
     let recording = folder.join("rec");
     let recording = recording.to_str().unwrap();
@@ -210,10 +210,10 @@ pub(crate) fn a_quota_that_siblings_use_up_throttles_them_all() {
     let script = ["set -e", THREADS, share, RECORD].concat();
     let ran = in_testbed("quota-shared", folder.path(), &script).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let told = check(folder.path(), "shared");
+    let reported = check(folder.path(), "shared");
     let second = 1_000_000_000;
-    assert!(told.values().all(|vm| second < vm.throttled), "{told:?}");
-    let findings = asked(folder.path(), &["explain", "c"]).to_string();
+    assert!(reported.values().all(|vm| second < vm.throttled), "{reported:?}");
+    let findings = requested(folder.path(), &["explain", "c"]).to_string();
     assert!(findings.contains("of the same quota VM "), "{findings}");
 }
 

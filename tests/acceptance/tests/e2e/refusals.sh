@@ -32,7 +32,7 @@ kill $doomed $contained $watcher
 test -e child || fail "no child read their files"
 grep -q 'NoNewPrivs:.1' child || fail "the child may gain privileges"
 grep -q 'CapEff:.0000000000000000' child || fail "the child has capabilities"
-grep -q 'Uid:.18790' child || fail "the child has somebody's user id"
+grep -q 'Uid:.18790' child || fail "the child has a user's id"
 for name in doomed contained; do
     vmscope report programs --process $name --format csv | grep -q spinning_function || fail "$name has no functions"
 done
@@ -94,7 +94,7 @@ vmscope record -o outlived --duration 1 -- ./outliver 1000 2>err || fail "outliv
 if grep -sqx outliver /proc/[0-9]*/comm; then fail "the command is still running"; fi
 vmscope record -o deaf --duration 1 -- sh -c "trap '' TERM; while :; do sleep 1; done" 2>err && code=0 || code=$?
 test $code -eq 1 || fail "a command that ignores SIGTERM: exit code $code"
-grep -q 'still run, though it was asked to end: sh (' err || fail "does not name the command that goes on"
+grep -q 'still run, though it got SIGTERM: sh (' err || fail "does not name the command that goes on"
 kill -9 "$(sed -n 's/.*to end: sh (\([0-9]*\)).*/\1/p' err)"
 if vmscope report alone --vm web 2>err; then fail "reported a VM that is not there"; fi
 one_line "vm"

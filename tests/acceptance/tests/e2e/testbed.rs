@@ -19,7 +19,7 @@ fn between(lines: &[String], first: &str, last: &str) -> f64 {
     time(last, 0) - time(first, 1)
 }
 
-/// A guest's answers are those of the line that was asked, also when it booted in between and when what earlier lines
+/// A guest's answers are those of the line that was sent, also when it booted in between and when what earlier lines
 /// left running goes on writing.
 pub(crate) fn guests_boot_again_and_answer() {
     let lines = said(

@@ -115,9 +115,9 @@ pub(crate) fn waits_have_user_stacks_of_the_functions_that_waited() {
         })
         .collect();
 
-    // Asleep for what was asked for at least, and no longer than its clock says: that has the waits for a CPU, too.
+    // Asleep for the requested time at least, and no longer than its clock says: that has the waits for a CPU, too.
     let said = std::fs::read_to_string(folder.path().join("said.txt")).unwrap();
-    for (line, asked_ms) in said.lines().zip([40 * 60, 40 * 20]) {
+    for (line, requested_ms) in said.lines().zip([40 * 60, 40 * 20]) {
         let (function, seconds) = line.split_once(' ').unwrap();
         let is_there = |(stack, _): &&(Vec<&str>, u64)| {
             stack[0] == "sleeper"
@@ -126,7 +126,7 @@ pub(crate) fn waits_have_user_stacks_of_the_functions_that_waited() {
                 && stack.last() == Some(&"[timer]")
         };
         let ns = lines.iter().filter(is_there).map(|(_, ns)| ns).sum();
-        assert!(-1.0 < percent_off(ns, f64::from(asked_ms) * 1e6), "{function}: {ns} ns");
+        assert!(-1.0 < percent_off(ns, f64::from(requested_ms) * 1e6), "{function}: {ns} ns");
         let off = percent_off(ns, seconds.parse::<f64>().unwrap() * 1e9);
         agrees(&format!("{function}, against the program's clock"), off, 5.0);
         assert!(off <= 0.0, "{function}: {ns} ns");
@@ -282,7 +282,7 @@ fn perf_agrees(lives: &BTreeMap<u32, Life>, timehist_txt: &str) {
 }
 
 /// `delays` writes `TID NAME CPU_DELAY_NS BLOCK_IO_DELAY_NS CPU_NS` when a task ends. The kernel's delay for block I/O is
-/// what we call waiting for a disk: here nobody waits for a journal, which the kernel does not count.
+/// what we call waiting for a disk: here no task waits for a journal, which the kernel does not count.
 fn accounts_of_delays_agree(lives: &BTreeMap<u32, Life>, delays: &str) {
     let (mut ours, mut theirs) = ([0; 2], [0.0; 2]);
     for line in delays.lines() {
@@ -340,8 +340,8 @@ fn other_programs_open_it(trace: &Path) {
     assert!(interop.success());
 }
 
-/// A full disk, Ctrl-C, a killed recorder and a ring that nobody empties: what there is can be read, and what is missing is
-/// said. The commands disturb their recorder, their parent.
+/// A full disk, Ctrl-C, a killed recorder and a ring that is not emptied: what there is can be read, and what is
+/// missing is said. The commands disturb their recorder, their parent.
 pub(crate) fn disturbed_traces_say_what_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let script = "

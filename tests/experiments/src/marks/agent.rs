@@ -120,7 +120,7 @@ pub(super) fn day(files: &Path) -> anyhow::Result<Vec<Outcome>> {
         let agent = Agent::run("agent-day", &files, (1, WINDOWS), "cut")?;
         let of = |outcome: &str| agent.sum(&format!("windows_total{{outcome=\"{outcome}\"}}"));
         // Emulated guests answer more slowly than windows of 1 s end.
-        let told = format!(
+        let reported = format!(
             "{} of {} windows finished, {} too late",
             of("finished"),
             of("cut"),
@@ -132,7 +132,7 @@ pub(super) fn day(files: &Path) -> anyhow::Result<Vec<Outcome>> {
                 mark: "agent-day",
                 what: format!("{what} in the second and the last quarter of run {quarter} of 4"),
                 original: "-",
-                ours: format!("{:.1}, {:.1}; {told}", second / unit, last / unit),
+                ours: format!("{:.1}, {:.1}; {reported}", second / unit, last / unit),
                 limit: "10 % more",
                 pass: last <= second * GROWTH,
             });

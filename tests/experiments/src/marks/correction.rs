@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde_json::Value;
 
-use super::{Outcome, asked, in_scenario, in_slow_scenario};
+use super::{Outcome, in_scenario, in_slow_scenario, requested};
 
 /// Has the work done beside none, one and two processes of the host that want the VM's CPU. Where time is counted in
 /// instructions all of it is exact, but no second VM comes up there.
@@ -114,7 +114,7 @@ impl Sums {
                 let seconds = apparent.to_string();
                 let target = ["--vm", "a", "--process", &run.pid, "--function", function];
                 let time = ["--apparent", &seconds, "--offcpu-source", edges];
-                let answer = asked("correct", recording, &[&target[..], &time].concat())?;
+                let answer = requested("correct", recording, &[&target[..], &time].concat())?;
                 anyhow::Ok(seconds_of(&answer["correction"]))
             };
             sums.apparent += apparent;
@@ -202,8 +202,11 @@ fn transactions_corrected(files: &Path, disturbing: &str) -> anyhow::Result<Outc
         let to = (to.parse::<f64>()? - start - ASLEEP_S).to_string();
         let window = ["--vm", "a", "--from", &from, "--to", &to, "--apparent", seconds];
         let corrected = |edges: &str| {
-            let answer =
-                asked("correct", &recording, &[&window[..], &["--offcpu-source", edges]].concat())?;
+            let answer = requested(
+                "correct",
+                &recording,
+                &[&window[..], &["--offcpu-source", edges]].concat(),
+            )?;
             anyhow::Ok(seconds_of(&answer["correction"]))
         };
         let sums = if disturbers == "0" { &mut alone } else { &mut contended };

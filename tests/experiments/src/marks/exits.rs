@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::{Outcome, asked, in_scenario, time_of};
+use super::{Outcome, in_scenario, requested, time_of};
 use acceptance::text;
 
 /// Port I/O, CPUID and MSR writes are steal of type 2 by these reasons, and the guest itself sees no steal.
@@ -18,7 +18,7 @@ pub(super) fn own_exits(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     let by = |reason: &str| time.percent_of("reasons", |row| text(row, "name").starts_with(reason));
     let (io, cpuid, msr) = (by("io"), by("cpuid"), by("msr"));
     let in_guest = steal_in_guest(&std::fs::read_to_string(files.join("stat.txt"))?)?;
-    let exits = asked("exits", &recording, &["--vm", "a"])?;
+    let exits = requested("exits", &recording, &["--vm", "a"])?;
     let causes = ["io", "cpuid", "msr"].map(|reason| caused_by(&exits, reason));
     let outside = time.percent(&["steal_outside_ns"]);
     let all = time.percent(&["steal_vmm_ns"]);

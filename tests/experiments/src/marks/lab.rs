@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use super::{Outcome, asked};
+use super::{Outcome, requested};
 use acceptance::{root, run};
 
-/// One VM that is asked beside eleven idle ones.
+/// One loaded VM beside eleven idle ones.
 const FEW: u64 = 1;
 const MANY: u64 = 12;
 
@@ -24,7 +24,7 @@ const NO_EFFECT: &str = "no sure effect";
 const GROWS: &str = "grows";
 const LESS: &str = "less";
 
-/// What idle VMs with ticking timers cost a VM that is asked, and what helps.
+/// What idle VMs with ticking timers cost a loaded VM, and what helps.
 pub(super) fn idle_vms(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     let report = measured(files, "idle")?;
     let mean = |treatment: &str, vms| figure(&report, "answers", treatment, vms, "mean_ms");
@@ -103,20 +103,20 @@ pub(super) fn timers(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-/// More and more idle VMs beside four that are asked, far beyond what is comfortable.
+/// More and more idle VMs beside four loaded ones, far beyond what is comfortable.
 pub(super) fn ladder(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     let report = measured(files, "ladder")?;
     let rows = report["predictions"].as_array().context("no predictions")?;
     let predicted = rows.iter().filter(|row| row["says"] == "predicted");
     let mut outcomes: Vec<Outcome> = predicted
         .filter_map(|row| {
-            let (told, found) = (row["predicted_ms"].as_f64()?, row["measured_ms"].as_f64()?);
-            let error = 100.0 * (told / found - 1.0);
+            let (reported, found) = (row["predicted_ms"].as_f64()?, row["measured_ms"].as_f64()?);
+            let error = 100.0 * (reported / found - 1.0);
             Some(Outcome {
                 mark: "S1-ladder",
                 what: format!("mean turnaround with {} VMs", row["vms"]),
                 original: "-",
-                ours: format!("predicted {told:.1} ms, measured {found:.1} ms: {error:+.1} %"),
+                ours: format!("predicted {reported:.1} ms, measured {found:.1} ms: {error:+.1} %"),
                 limit: "15 %",
                 pass: error.abs() <= 15.0,
             })
@@ -146,7 +146,7 @@ pub(super) fn twice(files: &Path) -> anyhow::Result<Vec<Outcome>> {
         measured(files, "twice")?;
     }
     let [a, b] = [a, b].map(|files| files.join("result").display().to_string());
-    let compared = asked("lab", Path::new("compare"), &[&a, &b])?;
+    let compared = requested("lab", Path::new("compare"), &[&a, &b])?;
     let rows = compared["verdicts"].as_array().context("no verdicts")?;
     let outcomes = rows.iter().map(|row| Outcome {
         mark: "S1-twice",
@@ -187,7 +187,7 @@ pub(super) fn web(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-/// Pages are asked one after the other, first while nobody else wants the CPU.
+/// Pages are requested one after the other, first while nothing else wants the CPU.
 const PAGES: &str = "
     ask() { curl -sf -m 60 -o page \"http://10.10.0.2/list?category=$1\"; }
     until ask 1; do sleep 1; done
@@ -235,7 +235,7 @@ pub(super) fn parts(files: &Path) -> anyhow::Result<Vec<Outcome>> {
         original: "D-W-C is the longest",
         ours: format!("C-W-D {before:.1} ms, W-D-W {database:.1} ms, D-W-C {after:.1} ms"),
         // Which is the longest depends on how much the page makes of its rows.
-        limit: "each is told",
+        limit: "each is reported",
         pass: 0.0 < before.min(database).min(after),
     };
     Ok(vec![
@@ -267,7 +267,7 @@ fn measured(files: &Path, plan: &str) -> anyhow::Result<Value> {
     ensure!(ran.status.success(), "vmscope lab consolidate failed");
     let text = run(&["lab", "report", folder])?;
     eprint!("{}", String::from_utf8_lossy(&text.stdout));
-    asked("lab", Path::new("report"), &[folder])
+    requested("lab", Path::new("report"), &[folder])
 }
 
 fn row<'a>(report: &'a Value, table: &str, treatment: &str, vms: u64) -> Option<&'a Value> {
@@ -341,7 +341,7 @@ fn percentiles(
     let url = format!("http://{server}/");
     let words =
         [url.as_str(), "--rate", "100", "--constant", "--warm-up", "0", "--connections", "500"];
-    let load = asked("lab", Path::new("load"), &words)?;
+    let load = requested("lab", Path::new("load"), &words)?;
     ensure!(load["sent"] == load["answered"], "requests failed: {}", load["failed"]);
     let rows = load["percentiles"].as_array().context("no percentiles")?;
     let outcome = |percent: f64| {
@@ -384,7 +384,7 @@ fn answer(mut stream: TcpStream, delay: &dyn Fn(u64) -> Duration, counted: &Atom
     }
 }
 
-/// Answers at once, but for four seconds from its 500th request on, in which it answers nobody.
+/// Answers at once, but for four seconds from its 500th request on, in which it answers nothing.
 fn stalling() -> anyhow::Result<SocketAddr> {
     let began = Instant::now();
     let end_ns = AtomicU64::new(0);

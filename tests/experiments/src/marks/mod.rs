@@ -118,7 +118,7 @@ fn succeeded(scenario: &str, ran: &Ran) -> anyhow::Result<()> {
 }
 
 /// `vmscope COMMAND RECORDING --format json ARGUMENTS`.
-fn asked(command: &str, recording: &Path, arguments: &[&str]) -> anyhow::Result<Value> {
+fn requested(command: &str, recording: &Path, arguments: &[&str]) -> anyhow::Result<Value> {
     let path = recording.to_str().context("the path is not UTF-8")?;
     let output = run(&[&[command, path, "--format", "json"], arguments].concat())?;
     if !output.status.success() {
@@ -129,7 +129,7 @@ fn asked(command: &str, recording: &Path, arguments: &[&str]) -> anyhow::Result<
 
 /// The time of a VM (`vmscope steal`) by either way to find edges.
 fn time_of(recording: &Path, vm: &str, edges: &str) -> anyhow::Result<Time> {
-    let steal = asked("steal", recording, &["--vm", vm, "--offcpu-source", edges])?;
+    let steal = requested("steal", recording, &["--vm", vm, "--offcpu-source", edges])?;
     Ok(Time(steal["vms"][0]["time"].clone()))
 }
 
@@ -165,7 +165,7 @@ struct Agreement {
 
 impl Agreement {
     fn of(recording: &Path) -> anyhow::Result<Self> {
-        let both = asked("report", recording, &["--offcpu-source", "both"])?;
+        let both = requested("report", recording, &["--offcpu-source", "both"])?;
         let vcpus = both["vcpus"].as_array().filter(|vcpus| !vcpus.is_empty());
         let vcpus = vcpus.context("no vCPU to compare")?;
         let all = |field: &str| {

@@ -91,7 +91,7 @@ pub(super) fn two_processes(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     let [a, b] = shares[..] else { bail!("{} processes, expected two", shares.len()) };
     Ok(vec![Outcome {
         mark: "S0.3",
-        what: "two processes of one program told apart".to_owned(),
+        what: "two processes of one program distinguished".to_owned(),
         original: "27.01 % and 26.98 %",
         ours: format!("{a:.2} % and {b:.2} %"),
         limit: "2 points apart",

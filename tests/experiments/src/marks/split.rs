@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
-use super::{Outcome, asked};
+use super::{Outcome, requested};
 use acceptance::{root, vmscope};
 
 /// What a part may differ by: 2 %, or this.
@@ -53,7 +53,7 @@ struct Alone {
 type Parts = [f64; 4];
 
 fn compared(folder: &Path, database: &'static str) -> anyhow::Result<Vec<Outcome>> {
-    let split = asked_of(&folder.join("tcpdump.pcap"))?;
+    let split = requested_of(&folder.join("tcpdump.pcap"))?;
     let requests = split["requests"].as_array().context("no requests")?;
     let mut outcomes =
         vec![totals(&folder.join("tcpdump.pcap"), requests, database)?, sums(&split, database)];
@@ -76,8 +76,8 @@ fn compared(folder: &Path, database: &'static str) -> anyhow::Result<Vec<Outcome
     Ok(outcomes)
 }
 
-fn asked_of(capture: &Path) -> anyhow::Result<Value> {
-    asked("lab", Path::new("split"), &[capture.to_str().context("the path is not UTF-8")?])
+fn requested_of(capture: &Path) -> anyhow::Result<Value> {
+    requested("lab", Path::new("split"), &[capture.to_str().context("the path is not UTF-8")?])
 }
 
 impl Alone {
@@ -202,7 +202,7 @@ fn totals(capture: &Path, requests: &[Value], database: &str) -> anyhow::Result<
     })
 }
 
-/// Parts add up, and requests at the same time are split where that can be told only.
+/// Parts add up, and requests at the same time are split only where that is possible.
 fn sums(split: &Value, database: &str) -> Outcome {
     let requests = split["requests"].as_array().map_or(&[][..], Vec::as_slice);
     let parts = ["c_w_d_ns", "w_d_w_ns", "d_w_d_ns", "d_w_c_ns", "c_w_c_ns"];
@@ -332,7 +332,7 @@ fn stamps(log: &str) -> HashMap<String, f64> {
 /// `vmscope lab capture` on two taps has the same requests. The kernel takes the time for each socket by itself, so times
 /// differ by microseconds.
 fn captures_agree(folder: &Path, requests: &[Value], database: &str) -> anyhow::Result<Outcome> {
-    let ours = asked_of(&folder.join("taps.pcapng"))?;
+    let ours = requested_of(&folder.join("taps.pcapng"))?;
     let own = ours["requests"].as_array().map_or(&[][..], Vec::as_slice);
     let times: HashMap<&str, &Value> =
         own.iter().filter_map(|request| Some((request["target"].as_str()?, request))).collect();

@@ -6,7 +6,7 @@ use anyhow::Context;
 use serde_json::Value;
 
 use super::{
-    Outcome, Time, agreement, agreement_of_gaps, asked, in_scenario, record_switches, time_of,
+    Outcome, Time, agreement, agreement_of_gaps, in_scenario, record_switches, requested, time_of,
 };
 use acceptance::{Report, report, text};
 
@@ -102,7 +102,7 @@ fn record_and_count(scenario: &str, files: &Path, seconds: u32) -> anyhow::Resul
 pub(super) fn three_vms_one_cpu(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     record_and_count("three-vms-one-pcpu", files, 30)?;
     let recording = files.join("rec");
-    let steal = asked("steal", &recording, &[])?;
+    let steal = requested("steal", &recording, &[])?;
     let share = |vm: &str| anyhow::Ok(Counted::of(files, &steal, vm)?.ran);
     let (own, b, c) = (share("a")?, share("b")?, share("c")?);
     let expected = 100.0 * b / (b + c);
@@ -176,7 +176,7 @@ fn counters(reading: &Path, tid: u64) -> anyhow::Result<[f64; 3]> {
 pub(super) fn ten_of_thirty(files: &Path) -> anyhow::Result<Vec<Outcome>> {
     record_and_count("thirty-ten", files, 60)?;
     let recording = files.join("rec");
-    let slept = Counted::of(files, &asked("steal", &recording, &[])?, "a")?.slept();
+    let slept = Counted::of(files, &requested("steal", &recording, &[])?, "a")?.slept();
     let host = report(&recording, &["--view", "host", "--by", "vm", "--limit", "0"])?;
     let idle_in_host =
         100.0 * host.sum(|row| text(row, "side") == "idle") as f64 / host.samples() as f64;
@@ -216,7 +216,7 @@ pub(super) fn throttled(files: &Path) -> anyhow::Result<Vec<Outcome>> {
         pass &= (held - 50.0).abs() <= 5.0 && stolen <= 10.0;
         seen.push(format!("{held:.2} % (steal {stolen:.2} %)"));
     }
-    let guest = asked("report", &recording, &["--view", "guest", "--vm", "a"])?;
+    let guest = requested("report", &recording, &["--view", "guest", "--vm", "a"])?;
     let rows = guest["rows"].as_array().context("no rows")?;
     let has_line = |row: &Value| text(row, "function").starts_with("[ throttled ]");
     let outcome = Outcome {

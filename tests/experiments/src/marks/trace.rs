@@ -66,7 +66,7 @@ fn thief(alone: &Build, beside: &Build) -> anyhow::Result<Outcome> {
     let stolen_s = parts.iter().map(|part| ns(&part["stolen_ns"])).sum::<f64>() / 1e9;
     // Waits for a guest CPU are short beside what runs.
     let thieves = parts[0]["stolen_by"].as_array().context("no thieves")?;
-    let first = thieves.first().map_or("nobody", |thief| text(thief, "by"));
+    let first = thieves.first().map_or("none", |thief| text(thief, "by"));
     Ok(Outcome {
         mark: "S2.2",
         what: "stolen from make -j2's path by another VM".to_owned(),

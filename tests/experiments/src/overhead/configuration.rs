@@ -51,8 +51,9 @@ pub struct Period {
 }
 
 /// A collector's rounds and its questions to guests, up to 16 s apart, must be in the time measured in their true share.
-/// A guest without news is asked after 8 s: by then, and 4 s later once more, it has told that the work has begun, which is
-/// no cost of sampling. High rates are touchy (see docs/overhead.md), and their samples outweigh the questions.
+/// A guest without news is queried after 8 s: by then, and 4 s later once more, it has reported that the work has
+/// begun, which is no cost of sampling. High rates are touchy (see docs/overhead.md), and their samples outweigh the
+/// questions.
 pub const PERIODS: [Period; 3] = [
     Period { ns: 2_500_000, units: 50, pieces: 27, warm_up: 11, original: 0.133 },
     Period { ns: 1_000_000, units: 50, pieces: 27, warm_up: 11, original: 0.302 },

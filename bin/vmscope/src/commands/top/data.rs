@@ -1,5 +1,5 @@
 //! Windows of samples, one after the other, as overviews: on a thread of its own, so that keys are
-//! answered while guests are asked.
+//! answered while guests are queried.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
@@ -16,7 +16,7 @@ use model::{OffCpuSource, VmId};
 
 use super::questions::Questions;
 
-/// When more than this part of a guest's time has no names, it is asked for them again.
+/// When more than this part of a guest's time has no names, it is queried for them again.
 const UNNAMED_PART: f64 = 0.05;
 
 /// What the screen shows of a window.
@@ -29,8 +29,8 @@ pub(crate) struct Shown {
     pub(crate) vcpus: Vec<Overview>,
     /// What goes on besides.
     pub(crate) status: String,
-    /// Whether guests have been asked, and have answered or not in time.
-    pub(crate) has_asked: bool,
+    /// Whether guests have been queried, and have answered or not in time.
+    pub(crate) has_queried: bool,
 }
 
 /// The windows to come.
@@ -45,16 +45,16 @@ pub(crate) struct Data {
 pub(crate) fn start(plan: &SessionPlan, every: Duration, limits: Limits) -> anyhow::Result<Data> {
     let session = Windows::begin(plan)?;
     let (send, windows) = channel();
-    let (ask, asked) = channel();
+    let (ask, requested) = channel();
     let roots = plan.roots.clone();
     let names = Names::none(&roots.proc);
     let questions = Questions::default();
     let mut source =
-        Source { session, names, asking: None, limits, questions, has_asked: false, roots };
-    // It ends when nobody takes its windows any more, or with the program.
+        Source { session, names, asking: None, limits, questions, has_queried: false, roots };
+    // It ends when nothing takes its windows any more, or with the program.
     std::thread::Builder::new().name("windows".to_owned()).spawn(move || {
         loop {
-            let shown = match source.wait(&asked, every) {
+            let shown = match source.wait(&requested, every) {
                 Ok(Some(names)) => source.window(names),
                 Ok(None) => return,
                 Err(error) => Err(error),
@@ -70,11 +70,11 @@ pub(crate) fn start(plan: &SessionPlan, every: Duration, limits: Limits) -> anyh
 struct Source {
     session: Windows,
     names: Names,
-    /// The guests that are being asked.
+    /// The guests that are being queried.
     asking: Option<(BTreeSet<VmId>, JoinHandle<Option<Names>>)>,
     limits: Limits,
     questions: Questions,
-    has_asked: bool,
+    has_queried: bool,
     roots: Roots,
 }
 
@@ -88,12 +88,12 @@ enum Ends {
 }
 
 impl Source {
-    /// Waits for a window's end. `None`: nobody takes windows any more.
-    fn wait(&mut self, asked: &Receiver<()>, every: Duration) -> anyhow::Result<Option<Ends>> {
+    /// Waits for a window's end. `None`: nothing takes windows any more.
+    fn wait(&mut self, requested: &Receiver<()>, every: Duration) -> anyhow::Result<Option<Ends>> {
         let end = Instant::now() + every;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            match asked.recv_timeout(left.min(self.session.poll_interval())) {
+            match requested.recv_timeout(left.min(self.session.poll_interval())) {
                 Ok(()) => return Ok(Some(Ends::ForNames)),
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
                 Err(RecvTimeoutError::Timeout) if end <= Instant::now() => {
@@ -117,7 +117,7 @@ impl Source {
             self.ask(window, vms);
         }
         let status = if self.asking.is_some() { "asking the guests" } else { "" };
-        Ok(Shown { status: status.to_owned(), has_asked: self.has_asked, ..shown })
+        Ok(Shown { status: status.to_owned(), has_queried: self.has_queried, ..shown })
     }
 
     /// What a window shows, and the VMs of whose guests' time too much has no names.
@@ -141,18 +141,18 @@ impl Source {
                 edges: OffCpuSource::Samples,
             }),
             status: String::new(),
-            has_asked: false,
+            has_queried: false,
         };
         (shown, unnamed(&axis, window))
     }
 
     fn ask(&mut self, window: Window, vms: BTreeSet<VmId>) {
         let (limits, roots) = (self.limits.clone(), self.roots.clone());
-        let (asked, answers) = (vms.clone(), self.names.answers().clone());
-        self.questions.asked(&vms, Instant::now());
+        let (requested, answers) = (vms.clone(), self.names.answers().clone());
+        self.questions.requested(&vms, Instant::now());
         let asking = std::thread::Builder::new().name("names".to_owned()).spawn(move || {
             let store = symbols::Store::default_path();
-            Names::ask(&window, &asked, answers, &limits, &store, &roots).ok()
+            Names::ask(&window, &requested, answers, &limits, &store, &roots).ok()
         });
         self.asking = asking.ok().map(|asking| (vms, asking));
     }
@@ -162,7 +162,7 @@ impl Source {
         let Some((vms, asking)) = self.asking.take_if(|(_, asking)| asking.is_finished()) else {
             return;
         };
-        self.has_asked = true;
+        self.has_queried = true;
         if let Ok(Some(names)) = asking.join() {
             self.names = names;
             let answers = self.names.answers();

@@ -1,4 +1,4 @@
-//! The screen. Fits 80x24; without colour everything is still told by words.
+//! The screen. Fits 80x24; without colour everything is still reported by words.
 
 use analysis::overview::{Overview, Share};
 use analysis::vcpu_timeline::Account;
@@ -24,7 +24,7 @@ const KEYS: &str = " q quit  s sort  / filter  v vCPUs  Enter one VM  p pause  n
 const HELP: &str = "\
 GUEST   the guest ran: USER and KERN are its parts
 HALT    the guest had nothing to do (with the host's polling for its next work)
-STEAL1  the vCPU could run and somebody else had its CPU: THIEF, his part of it
+STEAL1  the vCPU could run and another thread had its CPU: THIEF, its part of it
 STEAL2  the vCPU was in KVM or the VMM for an exit, running or waiting
 QUOTA   held back by a CPU quota
 PAUSE   paused by the VMM: stopped, migrating, saved or debugged
@@ -262,7 +262,7 @@ mod test {
             window_ns: 2_000_000_000,
             vcpus: vec![db, web, idle],
             status: String::new(),
-            has_asked: false,
+            has_queried: false,
         }
     }
 

@@ -40,7 +40,7 @@ pub(crate) enum Sort {
     Vmm,
 }
 
-/// A key, whatever terminal library told of it.
+/// A key, independent of the terminal library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Key {
     Char(char),

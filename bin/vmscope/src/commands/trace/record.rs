@@ -19,7 +19,7 @@ use super::super::run::Run;
 use cli::duration_in_seconds;
 use cli::{Usage, size};
 
-/// A command that was told to end may take so long while it is still traced.
+/// A command may take so long to end while it is still traced.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
 const MOST_BUFFER: u64 = 1 << 30;
 const LEAST_BUFFER: u64 = 1 << 16;
@@ -134,7 +134,7 @@ pub(crate) fn not_executed(error: &anyhow::Error) -> Option<u8> {
     }
 }
 
-/// Nobody knows how a command ended whose machine's trace ended before it.
+/// How a command ended is unknown if its machine's trace ended first.
 fn is_command_left(tables: &TraceTables) -> bool {
     let ran_on = tables.command.as_ref().map(|command| command.machine.index());
     ran_on

@@ -106,7 +106,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The tasks asked for, and all that is found out about them.
+/// The requested tasks, and all findings about them.
 fn context<'a>(trace: &'a OpenTrace, args: &Args) -> Result<Context<'a>, Usage> {
     let limit = match (args.limit, args.format) {
         (Some(0), _) | (None, Format::Json | Format::Csv | Format::Html) => None,

@@ -134,7 +134,7 @@ fn lane(
         "about": about,
         "depth": lane.depth.min(MAX_DEPTH),
         "line": lane.line,
-        "asked": known.is_asked(lane.of),
+        "requested": known.is_requested(lane.of),
         "from": from.since(begin),
         "pieces": row,
     })
@@ -274,8 +274,8 @@ impl Known<'_> {
         }
     }
 
-    /// Whether a lane is about what was asked for: CPUs, disks, and the command's tasks.
-    fn is_asked(&self, of: LaneOf) -> bool {
+    /// Whether a lane is about the requested tasks: CPUs, disks, and the command's tasks.
+    fn is_requested(&self, of: LaneOf) -> bool {
         match of {
             LaneOf::Task(id) => self.who.binary_search(&id).is_ok(),
             LaneOf::Cpu(_) | LaneOf::Vcpu(_) | LaneOf::Disk(_) => true,
@@ -388,7 +388,7 @@ mod test {
             }
             assert_eq!(u64::try_from(sum).unwrap(), at);
             assert!(pieces <= at_most, "{pieces} pieces of {n}");
-            // The last piece is told exactly.
+            // The last piece is exact.
             assert!(0 <= row[row.len() - 1] && row[row.len() - 3] == i64::try_from(n).unwrap());
         };
         check(3, 3);

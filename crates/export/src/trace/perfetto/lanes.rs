@@ -206,7 +206,7 @@ fn state(task: &Task, segment: &Segment, names: Names<'_>, classifier: &Classifi
                 event.facts.extend(text.map(|text| (name, Fact::Text(text))));
             };
             fact("system call", sleep.syscall.map(syscall_label));
-            fact("told by", (!at.is_empty()).then(|| short(at)));
+            fact("evidence", (!at.is_empty()).then(|| short(at)));
             fact("in", sleep.stack.and_then(|stack| names.stack(stack)));
             fact("woken by", sleep.woken_by.map(|waker| names.woken_by(waker.by)));
             if let Some(wait) = &sleep.lock {

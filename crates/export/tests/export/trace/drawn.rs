@@ -24,7 +24,7 @@ const TASKS: [(u32, u32, u32, usize, &str); 6] = [
     // The VM's vCPU: what the guest does meanwhile is in `vm`.
     (21, 20, 1, 7, "ssssrr00ssrrr1ssssssssss"),
 ];
-/// Who has each CPU is told by `TASKS`; what it executes: u user, o openat, f a page fault, i an interrupt, k a task of
+/// `TASKS` has each CPU's task; what it executes: u user, o openat, f a page fault, i an interrupt, k a task of
 /// the kernel's own, . nothing, ? not known.
 const CPUS: [&str; 2] = ["uooououu.ioiuufo......ou", "?...uuo....ouuk.ouuuuo.."];
 
@@ -86,7 +86,7 @@ fn vm(names: &[&str; 8]) -> Timeline {
         Sleep { syscall: Some(232), woken_by: Some(waker), ..Sleep::default() }
     });
     let slice = |from, to, task, work| Slice { begin: at(from), end: at(to), task, work };
-    let nobody = |from, to, work| slice(from, to, None, work);
+    let idle_task = |from, to, work| slice(from, to, None, work);
     Timeline {
         machine: MachineId(1),
         begin: at(2),
@@ -101,11 +101,11 @@ fn vm(names: &[&str; 8]) -> Timeline {
         cpus: vec![Cpu {
             number: 0,
             slices: Slices::from_iter([
-                nobody(2, 4, Work::Idle),
+                idle_task(2, 4, Work::Idle),
                 slice(4, 6, Some(TaskId(0)), Work::User),
-                nobody(6, 8, Work::Interrupt(Interrupt::Soft(3))),
+                idle_task(6, 8, Work::Interrupt(Interrupt::Soft(3))),
                 slice(8, 10, Some(TaskId(0)), Work::User),
-                nobody(10, 12, Work::Idle),
+                idle_task(10, 12, Work::Idle),
             ]),
         }],
         ..Timeline::default()

@@ -1,4 +1,4 @@
-//! A made-up `make -jN` on two CPUs and a disk, event by event: as long as is asked for, and the same every time.
+//! A made-up `make -jN` on two CPUs and a disk, event by event: of a given length, and the same every time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -47,7 +47,7 @@ struct Machinery {
     ready: VecDeque<usize>,
     /// Who has each CPU.
     running: [Option<usize>; CPUS as usize],
-    /// What each CPU shows as running when nobody has it: the idle task.
+    /// What each CPU shows as running when it is idle.
     next: BinaryHeap<Reverse<(u64, u64, Happening)>>,
     order: u64,
     disk_free_at: u64,
@@ -168,12 +168,12 @@ impl Machinery {
 
     fn run(&mut self) {
         for cpu in 0..CPUS {
-            let (nobody, worker) = (Tid(0), Tid(WORKER + cpu));
+            let (idle_task, worker) = (Tid(0), Tid(WORKER + cpu));
             let stack = None;
             self.tell(
                 cpu,
                 TraceEventKind::Switch {
-                    prev: nobody,
+                    prev: idle_task,
                     prev_state: PrevState::Runnable,
                     stack,
                     user_stack: stack,
@@ -187,10 +187,10 @@ impl Machinery {
                     prev_state: PrevState::Sleep,
                     stack,
                     user_stack: stack,
-                    next: nobody,
+                    next: idle_task,
                 },
             );
-            self.schedule(cpu, nobody, PrevState::Runnable);
+            self.schedule(cpu, idle_task, PrevState::Runnable);
         }
         while let Some(Reverse((at, _, happening))) = self.next.pop() {
             self.now = self.now.max(at);
@@ -206,7 +206,7 @@ impl Machinery {
         }
     }
 
-    /// The CPU goes from `prev` to the next that is ready, or to nobody.
+    /// The CPU goes from `prev` to the next that is ready, or it is idle.
     fn schedule(&mut self, cpu: u32, prev: Tid, prev_state: PrevState) {
         let next = self.ready.pop_front();
         let tid = next.map_or(Tid(0), Self::tid);

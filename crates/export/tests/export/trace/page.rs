@@ -105,7 +105,7 @@ fn section<'p>(page: &'p str, title: &str) -> Option<&'p str> {
     Some(rest.split_once("</section>")?.0)
 }
 
-/// Every bar's parts, as they are told to those who can't see them.
+/// Every bar's parts, for screen readers.
 fn bars(page: &str) -> Vec<&str> {
     let labels = page.split("aria-label=\"").skip(1).map(|rest| rest.split('"').next().unwrap());
     labels.filter(|label| label.contains(" %")).collect()
@@ -157,8 +157,7 @@ fn the_hosts_side_of_a_vm() {
     ] {
         assert!(bars(&found).contains(&label), "{label}: {:?}", bars(&found));
     }
-    for thief in
-        ["<td>cc1 (11)</td><td class=\"number\">2.000</td>", "<td>nobody, or not known</td>"]
+    for thief in ["<td>cc1 (11)</td><td class=\"number\">2.000</td>", "<td>idle, or not known</td>"]
     {
         assert!(found.contains(thief), "{found}");
     }

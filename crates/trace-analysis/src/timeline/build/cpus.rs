@@ -67,7 +67,7 @@ impl TrackedCpu {
         Cpu { number: self.number, slices: self.slices }
     }
 
-    /// Whether it was thought to run somebody else.
+    /// Whether it was thought to run another task.
     pub(super) fn contradicts(&self, seen: Current) -> bool {
         self.current != Current::Unknown && self.current != seen
     }

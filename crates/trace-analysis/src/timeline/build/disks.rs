@@ -18,7 +18,8 @@ use super::cpus::RequestRow;
 use super::tasks::Tasks;
 use crate::timeline::{Disk, Problem, Request, TaskId};
 
-/// Disks that are told apart. Each costs the analyses a pass over what CPUs did, and a guest can make up any number of them.
+/// Disks that are distinguished. Each costs the analyses a pass over what CPUs did, and a guest can make up any number
+/// of them.
 const MAX_DISKS: usize = 256;
 
 /// Requests that are remembered when they are done: a loop device has at most 128 under way.
@@ -256,7 +257,7 @@ impl<'a> Disks<'a> {
     }
 
     /// Its name is used again, so that it is no longer under way: when it was issued, the end was lost; when it was
-    /// not, it was merged into a neighbour soon after it was queued (where no event told).
+    /// not, it was merged into a neighbour soon after it was queued (where no event says so).
     fn forget(&mut self, request: u64, now: HostNs, tasks: &mut Tasks, problems: &mut Problems) {
         let Some(live) = self.live.remove(&request) else { return };
         if live.issued {
@@ -280,7 +281,7 @@ impl<'a> Disks<'a> {
         row_number(row.min(MAX_DISKS))
     }
 
-    /// A disk of its own, or what all those are that come after as many as are told apart.
+    /// A disk of its own, or what all those are that come after as many as are distinguished.
     fn tracked(&self, dev: u32) -> Tracked {
         let name = self.names.get(&dev).map(|name| (*name).to_owned());
         let name = match self.rows.len() {

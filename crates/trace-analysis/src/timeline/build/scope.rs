@@ -13,7 +13,7 @@ use super::inferred_syscalls::SyscallEvidence;
 pub(super) struct Scope {
     pub(super) begin: HostNs,
     pub(super) end: HostNs,
-    /// The part of it that is asked for, if not all.
+    /// The requested part of it, if not all.
     pub(super) range: Option<Range<HostNs>>,
     /// Ascending.
     pub(super) cpus: Vec<u32>,
@@ -156,7 +156,7 @@ impl Scope {
 }
 
 /// Whether the switches of a CPU are from the tasks that those before them were to. Where switches are missing of which
-/// nobody tells, most are not.
+/// unknown ones mostly are not.
 #[derive(Debug, Default)]
 struct Chains {
     running: FxHashMap<u32, Tid>,

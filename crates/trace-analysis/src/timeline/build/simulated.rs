@@ -333,7 +333,7 @@ fn the_timeline_is_what_the_machine_did() {
     let (mut n_tasks, mut n_busy) = (0, 0);
     for seed in 20..160 {
         let mut machine = Machine::new(0x5eed_0000 + seed as u64);
-        // Without any end of a fault, nobody could tell that they are seen here.
+        // Without any end of a fault, nothing could tell that they are seen here.
         while machine.events.len() < seed * 8 || !machine.events.iter().any(is_fault_end) {
             machine.step();
         }

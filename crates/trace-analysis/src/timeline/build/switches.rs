@@ -35,7 +35,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Nobody knows what this CPU did since its last event, up to which it is drawn.
+    /// This CPU's activity is unknown since its last event, up to which it is drawn.
     pub(super) fn lose(&mut self, row: usize) {
         let cpu = &mut self.cpus[row];
         if let Current::Task(id) = cpu.current {
@@ -57,7 +57,7 @@ impl Builder<'_> {
         }
     }
 
-    /// This CPU is seen to run somebody; if that is news, nobody knows since when.
+    /// This CPU is seen to run something; if that is news, the begin is unknown.
     pub(super) fn place(&mut self, row: usize, seen: Current) {
         if self.cpus[row].current == seen {
             return;
@@ -166,7 +166,7 @@ impl Builder<'_> {
         let task = &mut self.tasks[id];
         match (task.waking.take(), &task.state) {
             (_, State::Runnable { .. }) => {}
-            // Whoever was not woken since the begin, waited since then; the tables may have been read before that.
+            // A task that was not woken since the begin, waited since then; the tables may have been read before that.
             (None, _) if self.scope.complete && task.is_untouched(task.task.pid) => {
                 task.state = State::Runnable { preempted: true };
             }
@@ -223,7 +223,7 @@ impl Builder<'_> {
         task.become_state(self.now, State::Runnable { preempted: false });
     }
 
-    /// Who wakes when this CPU wakes somebody now.
+    /// The waker when this CPU wakes a task now.
     pub(super) fn waker(&self, row: usize) -> Waker {
         let cpu = &self.cpus[row];
         let by = match (cpu.completed_here(), cpu.interrupts.last(), cpu.current) {

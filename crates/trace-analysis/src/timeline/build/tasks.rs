@@ -374,7 +374,7 @@ impl Context {
         self.cross(Mode::User);
     }
 
-    /// Nobody is in a fault, or waits for a lock, when a call begins or ends: what seems to go on has lost its end.
+    /// No task is in a fault, or waits for a lock, when a call begins or ends: what seems to go on has lost its end.
     fn cross(&mut self, mode: Mode) {
         self.mode = mode;
         (self.fault, self.faulted, self.lock, self.futex) = (None, false, None, None);

@@ -401,7 +401,7 @@ fn disks_are_busy_while_something_is_issued() {
         (75, 1, TraceEventKind::BlockIssue(request(3, 1))),
     ])
     .task(9, "worker");
-    // The first that was named 4 was merged into another; the idle task's is nobody's.
+    // The first that was named 4 was merged into another; the idle task's is unattributed.
     scene.check_requests("1 10 10 25, 1 15 40 50, 1 70 - 70, 1 72 - -, 1 75 75 -");
     scene.check_disk(0, &[(10, 30), (40, 50), (60, 100)]);
     scene.check_problems(&[(Problem::EndWithoutBegin, 2)]);
@@ -465,11 +465,11 @@ fn locks_that_tasks_sleep_for() {
 
 #[test]
 fn a_wait_for_a_lock_is_over_with_its_call() {
-    let check = |told: TraceEventKind, asleep: &str| {
+    let check = |reported: TraceEventKind, asleep: &str| {
         let scene = Scene::new(&[
             (5, 0, enter(1, 87)),
             (10, 0, lock(1, 4, LockKind::Mutex, None)),
-            (20, 0, told),
+            (20, 0, reported),
             (30, 0, switch(1, PrevState::Sleep, 0)),
         ]);
         scene.check_task(1, &format!("0-30 cpu0, 30-100 asleep stack7{asleep}"));
@@ -546,7 +546,7 @@ fn what_a_filter_left_out_is_not_guessed() {
         "0-10 5:?, 10-15 1:user, 15-20 1:call0, 20-30 5:?, 30-40 1:call0, 40-50 1:user, 50-100 idle",
     );
     let scene = scene.filtered();
-    // Somebody else may have had the CPU between the moments that tell of task 5, and after the last.
+    // Another may have had the CPU between the moments that tell of task 5, and after the last.
     scene.check_cpu(
         0,
         "0-10 ?, 10-15 1:?, 15-20 1:call0, 20-30 ?, 30-40 1:call0, 40-50 1:user, 50-100 ?",
