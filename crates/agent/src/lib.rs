@@ -19,20 +19,20 @@ mod backoff;
 mod budget;
 mod config;
 mod enroll;
-mod finisher;
 mod http;
 mod log;
 mod metrics;
-mod own;
 mod queue;
 mod replay;
 mod run;
+mod self_priority;
 mod sender;
 #[cfg(test)]
 mod server_test;
 mod spool;
 mod state;
 mod user;
+mod window_writer;
 
 pub use config::{Config, Windows};
 pub use config_file::ConfigError;

@@ -49,7 +49,7 @@ pub(crate) struct Metrics {
     pub(crate) spool_bytes: Number,
     pub(crate) spool_windows: Number,
     /// Of those, what the server takes later, because a clock is wrong.
-    pub(crate) put_off: Number,
+    pub(crate) defer: Number,
     pub(crate) unfinished: Number,
     pub(crate) send_failures: Number,
     pub(crate) reload_failures: Number,
@@ -97,7 +97,7 @@ impl Metrics {
         let gauges = [
             ("spool_bytes", "Bytes of windows that wait to be sent.", &self.spool_bytes),
             ("spool_windows", "Windows that wait to be sent.", &self.spool_windows),
-            ("put_off_windows", "Windows that a wrong clock keeps from being sent.", &self.put_off),
+            ("put_off_windows", "Windows that a wrong clock keeps from being sent.", &self.defer),
             ("unfinished_windows", "Windows that wait to be finished.", &self.unfinished),
         ];
         for (name, help, n) in gauges {
@@ -106,11 +106,11 @@ impl Metrics {
         let help = "Sampling period in force.";
         text.number("period_seconds", "gauge", help, &seconds(&self.period_ns));
         text.number("window_seconds", "gauge", "Length of windows.", &seconds(&self.window_ns));
-        let cpu = own::cpu_time().as_secs_f64().to_string();
+        let cpu = self_priority::cpu_time().as_secs_f64().to_string();
         text.number("cpu_seconds_total", "counter", "The agent's own CPU time.", &cpu);
-        let memory = own::memory_bytes().to_string();
+        let memory = self_priority::memory_bytes().to_string();
         text.number("resident_bytes", "gauge", "The agent's own memory.", &memory);
-        let files = own::open_files().to_string();
+        let files = self_priority::open_files().to_string();
         text.number("open_files", "gauge", "The agent's open files.", &files);
         let help = "CPU time of a guest's answers in the last window.";
         text.family("guest_map_cpu_seconds", "gauge", help);

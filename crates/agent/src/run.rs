@@ -24,14 +24,14 @@ use crate::ConfigError;
 use crate::alignment;
 use crate::budget::{Budget, Change};
 use crate::config::{Config, Windows};
-use crate::finisher::{self, Finisher};
 use crate::log::{chain, line};
 use crate::metrics::Metrics;
 use crate::own;
 use crate::queue::Queue;
-use crate::sender::{Bell, Sender};
+use crate::sender::{Notifier, Sender};
 use crate::spool::Spool;
 use crate::state::{State, StateError};
+use crate::window_writer::{self, Finisher};
 
 /// What the spool gives when the disk is full and the need is unknown.
 const FULL_DISK_BYTES: u64 = 32 << 20;
@@ -113,9 +113,9 @@ pub fn run(config: &Path, windows: Windows, version: &str) -> Result<(), RunErro
     let ended = agent.work(&threads);
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
     agent.end();
-    let [finisher, _sender] = threads;
+    let [window_writer, _sender] = threads;
     // A finisher that panicked has finished nothing; what it left is found at the next start.
-    let _ = finisher.join();
+    let _ = window_writer.join();
     ended
 }
 
@@ -134,7 +134,7 @@ fn lock(state: &State) -> Result<File, RunError> {
 struct Shared {
     queue: Arc<Queue<Unfinished>>,
     metrics: Arc<Metrics>,
-    bell: Arc<Bell>,
+    bell: Arc<Notifier>,
     server: Arc<Mutex<Option<String>>>,
     spool_bytes: Arc<AtomicU64>,
 }
@@ -169,13 +169,13 @@ fn start_threads(state: &State, shared: &Shared) -> Result<(Threads, Spool), Run
     let boot = host::machine::boot_id(&Roots::default().proc);
     let boots = boot.map_or(Vec::new(), |boot| state.boots(boot));
     let spool = Spool::open(state.spool(), &boots)?;
-    let mut finisher = Finisher {
+    let mut window_writer = Finisher {
         naming: Naming::new(Roots::default().proc, Vec::new(), symbols::Store::default_path()),
         spool: spool.clone(),
         spool_bytes: Arc::clone(&shared.spool_bytes),
         metrics: Arc::clone(&shared.metrics),
         bell: Arc::clone(&shared.bell),
-        left: finisher::left_in(&state.windows())?,
+        left: window_writer::left_in(&state.windows())?,
     };
     let sender = Sender {
         state: state.clone(),
@@ -188,8 +188,8 @@ fn start_threads(state: &State, shared: &Shared) -> Result<(Threads, Spool), Run
     let queue = Arc::clone(&shared.queue);
     let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
     let sender = thread("sender").spawn(move || sender.run())?;
-    let finisher = thread("finisher").spawn(move || finisher.run(&queue))?;
-    Ok(([finisher, sender], spool))
+    let window_writer = thread("finisher").spawn(move || window_writer.run(&queue))?;
+    Ok(([window_writer, sender], spool))
 }
 
 /// Flags that signals set.
@@ -320,8 +320,8 @@ impl Agent {
             budget,
             edge: now,
             began: now,
-            cpu_before: own::cpu_time(),
-            suspended_before: own::suspended(),
+            cpu_before: self_priority::cpu_time(),
+            suspended_before: self_priority::suspended(),
             silent_cpu: false,
             kvm: Vec::new(),
             covered_until: None,
@@ -335,7 +335,7 @@ impl Agent {
         self.kvm = host::machine::kvm_modules(&Roots::default().sys);
         let begun = match self.begin_recorder() {
             Err(error) if is_full_disk(&error) => {
-                self.give_way();
+                self.evict_oldest();
                 self.begin_recorder()
             }
             begun => begun,
@@ -364,12 +364,12 @@ impl Agent {
         line(&format!("{what} is lost: {}", chain(error)));
         self.shared.metrics.windows_lost.add(1);
         if is_full_disk(error) {
-            self.give_way();
+            self.evict_oldest();
         }
     }
 
-    fn give_way(&self) {
-        if let Err(error) = self.spool.give_way(FULL_DISK_BYTES, &self.shared.metrics) {
+    fn evict_oldest(&self) {
+        if let Err(error) = self.spool.evict_oldest(FULL_DISK_BYTES, &self.shared.metrics) {
             line(&chain(&error));
         }
     }
@@ -388,7 +388,7 @@ impl Agent {
             if self.signals.take_reload() {
                 self.reload()?;
             }
-            let suspended = own::suspended();
+            let suspended = self_priority::suspended();
             if SUSPENDED < suspended.saturating_sub(self.suspended_before) {
                 self.suspended_before = suspended;
                 self.note("the machine was suspended: the window ended early");
@@ -447,7 +447,7 @@ impl Agent {
     }
 
     fn end_window(&mut self) -> Result<(), RunError> {
-        let (cpu, length) = (own::cpu_time(), self.began.elapsed());
+        let (cpu, length) = (self_priority::cpu_time(), self.began.elapsed());
         let used = cpu.saturating_sub(std::mem::replace(&mut self.cpu_before, cpu));
         let most = self.plan.config.max_cpu_percent;
         let change = self.budget.after_window(used, length, most);
@@ -524,7 +524,7 @@ impl Agent {
         metrics.unfinished.set(self.shared.queue.len() as u64);
         if is_late {
             // A finisher that never gets a CPU would finish nothing.
-            own::hurry();
+            self_priority::restore_priority();
         }
     }
 
@@ -587,7 +587,7 @@ impl Agent {
         self.end_session();
         self.shared.bell.end();
         self.shared.queue.close();
-        own::hurry();
+        self_priority::restore_priority();
     }
 
     /// A name that no other window has, of this or an earlier agent.
@@ -611,5 +611,5 @@ fn is_full_disk(error: &CollectError) -> bool {
 }
 
 fn unix_now_ns() -> u64 {
-    u64::try_from(own::of_clock(ClockId::Realtime).as_nanos()).unwrap_or(u64::MAX)
+    u64::try_from(self_priority::of_clock(ClockId::Realtime).as_nanos()).unwrap_or(u64::MAX)
 }

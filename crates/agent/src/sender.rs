@@ -25,7 +25,7 @@ const PUT_OFF: Duration = Duration::from_secs(600);
 
 /// Wakes the sender.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
+pub(crate) struct Notifier {
     state: Mutex<BellState>,
     changed: Condvar,
 }
@@ -40,13 +40,13 @@ struct BellState {
 
 /// Why the sender goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Woken {
+enum WakeReason {
     Usual,
     NewServer,
     Over,
 }
 
-impl Bell {
+impl Notifier {
     /// There is something to send.
     pub(crate) fn ring(&self) {
         self.state().has_rung = true;
@@ -66,7 +66,7 @@ impl Bell {
     }
 
     /// Waits for a ring; or, `patiently`, through all rings for so long.
-    fn wait(&self, limit: Duration, patiently: bool) -> Woken {
+    fn wait(&self, limit: Duration, patiently: bool) -> WakeReason {
         let sleeps = |state: &mut BellState| {
             !state.is_over && !state.is_new_server && (patiently || !state.has_rung)
         };
@@ -74,9 +74,9 @@ impl Bell {
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.has_rung = false;
         match (state.is_over, std::mem::take(&mut state.is_new_server)) {
-            (true, _) => Woken::Over,
-            (false, true) => Woken::NewServer,
-            (false, false) => Woken::Usual,
+            (true, _) => WakeReason::Over,
+            (false, true) => WakeReason::NewServer,
+            (false, false) => WakeReason::Usual,
         }
     }
 
@@ -94,7 +94,7 @@ pub(crate) struct Sender {
     /// The configured one, which may change.
     pub(crate) server: Arc<Mutex<Option<String>>>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) bell: Arc<Notifier>,
 }
 
 /// What is to be done with a window after an answer. Pure.
@@ -144,7 +144,7 @@ struct Connection {
 struct Known {
     connection: Option<Connection>,
     /// Windows that it does not take before then.
-    put_off: BTreeMap<PathBuf, Instant>,
+    defer: BTreeMap<PathBuf, Instant>,
     /// The window that failed last. The cause may be the window, the server or the network.
     failed: Option<PathBuf>,
     /// One that failed, before another one was taken: if it fails again, it is to blame.
@@ -155,14 +155,14 @@ impl Known {
     /// The newest window that may be sent; another one than that which failed, if there is one.
     fn next<'a>(&self, contents: &'a Contents) -> Option<&'a Spooled> {
         let due = || {
-            let is_due = |window: &&Spooled| !self.put_off.contains_key(&window.path);
+            let is_due = |window: &&Spooled| !self.defer.contains_key(&window.path);
             contents.0.iter().rev().filter(is_due)
         };
         due().find(|window| Some(&window.path) != self.failed.as_ref()).or_else(|| due().next())
     }
 
-    fn put_off(&mut self, window: &Spooled, time: Duration) {
-        self.put_off.insert(window.path.clone(), Instant::now() + time);
+    fn defer(&mut self, window: &Spooled, time: Duration) {
+        self.defer.insert(window.path.clone(), Instant::now() + time);
     }
 }
 
@@ -173,9 +173,9 @@ impl Sender {
         loop {
             let woken = self.bell.wait(pause.unwrap_or(LOOK_EVERY), pause.is_some());
             match woken {
-                Woken::Over => return,
-                Woken::NewServer => (known, failures) = (Known::default(), 0),
-                Woken::Usual => {}
+                WakeReason::Over => return,
+                WakeReason::NewServer => (known, failures) = (Known::default(), 0),
+                WakeReason::Usual => {}
             }
             pause = None;
             match self.send_all(&mut known) {
@@ -212,8 +212,8 @@ impl Sender {
             self.metrics.spool_bytes.set(contents.bytes());
             self.metrics.spool_windows.set(contents.0.len() as u64);
             let now = Instant::now();
-            known.put_off.retain(|path, until| now < *until && path.exists());
-            self.metrics.put_off.set(known.put_off.len() as u64);
+            known.defer.retain(|path, until| now < *until && path.exists());
+            self.metrics.defer.set(known.defer.len() as u64);
             let Some(window) = known.next(&contents) else { return Ok(()) };
             if known.connection.is_none() {
                 known.connection = Some(self.connect(&url).map_err(|error| (error, None))?);
@@ -223,7 +223,7 @@ impl Sender {
                 Err((error, _)) if known.suspect.as_ref() == Some(&window.path) => {
                     let (boot, start, reason) = (&window.boot, &window.start, chain(&error));
                     line(&format!("window {boot}-{start} is sent again later: {reason}"));
-                    known.put_off(window, PUT_OFF);
+                    known.defer(window, PUT_OFF);
                     (known.suspect, known.connection) = (None, None);
                 }
                 Err(failed) => {
@@ -272,17 +272,17 @@ impl Sender {
                     "the server refused window {}-{}: {reason}",
                     window.boot, window.start
                 ));
-                self.spool.set_aside(window, &self.refused).map_err(failed)?;
-                self.refused.make_room(REFUSED_BYTES).map_err(failed)?;
+                self.spool.quarantine(window, &self.refused).map_err(failed)?;
+                self.refused.enforce_limit(REFUSED_BYTES).map_err(failed)?;
                 self.metrics.windows_refused.add(1);
             }
             Outcome::OtherClock(requested) => {
-                if known.put_off.is_empty() {
+                if known.defer.is_empty() {
                     let name = format!("{}-{}", window.boot, window.start);
                     line(&format!("window {name} is sent again later: {}", reason(&answer)));
                 }
                 let wait = requested.unwrap_or(LOOK_EVERY).min(LONGEST_PUT_OFF);
-                known.put_off(window, wait);
+                known.defer(window, wait);
             }
             Outcome::Later(requested) => {
                 let (status, reason) = (answer.status, reason(&answer));
@@ -316,16 +316,16 @@ mod test {
 
     #[test]
     fn a_bell_wakes_the_sender() {
-        let bell = Bell::default();
+        let bell = Notifier::default();
         let (moment, hour) = (Duration::from_millis(1), Duration::from_secs(3600));
-        assert_eq!(bell.wait(moment, false), Woken::Usual);
+        assert_eq!(bell.wait(moment, false), WakeReason::Usual);
         bell.ring();
-        assert_eq!(bell.wait(hour, false), Woken::Usual);
+        assert_eq!(bell.wait(hour, false), WakeReason::Usual);
         bell.ring();
-        assert_eq!(bell.wait(moment, true), Woken::Usual);
+        assert_eq!(bell.wait(moment, true), WakeReason::Usual);
         bell.new_server();
-        assert_eq!(bell.wait(hour, true), Woken::NewServer);
+        assert_eq!(bell.wait(hour, true), WakeReason::NewServer);
         bell.end();
-        assert_eq!(bell.wait(hour, true), Woken::Over);
+        assert_eq!(bell.wait(hour, true), WakeReason::Over);
     }
 }

@@ -13,7 +13,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use sha2::{Digest, Sha256};
 
 use crate::metrics::Metrics;
-use crate::sender::{Bell, Sender};
+use crate::sender::{Notifier, Sender};
 use crate::spool::Spool;
 use crate::state::{self, State};
 use crate::{EnrollError, Enrollment, enroll};
@@ -149,7 +149,7 @@ fn sender(server: &Server, folder: &Path, windows: u64) -> Arc<Sender> {
         state,
         server: Arc::new(Mutex::new(Some(server.url.clone()))),
         metrics: Arc::<Metrics>::default(),
-        bell: Arc::<Bell>::default(),
+        bell: Arc::<Notifier>::default(),
     })
 }
 

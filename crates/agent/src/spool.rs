@@ -81,7 +81,7 @@ impl Spool {
         most_bytes: u64,
         metrics: &Metrics,
     ) -> Result<u64, StateError> {
-        let removed = self.make_room(most_bytes)?;
+        let removed = self.enforce_limit(most_bytes)?;
         if 0 < removed {
             metrics.dropped_spooled.add(removed);
             line(&format!("there is no room: the {removed} oldest windows were removed unsent"));
@@ -93,7 +93,7 @@ impl Spool {
     }
 
     /// Removes the oldest windows, so that the disk has so many more bytes. How many.
-    pub(crate) fn give_way(&self, bytes: u64, metrics: &Metrics) -> Result<u64, StateError> {
+    pub(crate) fn evict_oldest(&self, bytes: u64, metrics: &Metrics) -> Result<u64, StateError> {
         self.drop_oldest(self.contents()?.bytes().saturating_sub(bytes), metrics)
     }
 
@@ -104,7 +104,7 @@ impl Spool {
     }
 
     /// Removes the oldest windows until those left have at most `most_bytes`. How many.
-    pub(crate) fn make_room(&self, most_bytes: u64) -> Result<u64, StateError> {
+    pub(crate) fn enforce_limit(&self, most_bytes: u64) -> Result<u64, StateError> {
         let contents = self.contents()?;
         let (mut bytes, mut removed) = (contents.bytes(), 0);
         for window in contents.0 {
@@ -129,7 +129,7 @@ impl Spool {
     }
 
     /// Puts a window into another spool's folder.
-    pub(crate) fn set_aside(&self, window: &Spooled, other: &Self) -> Result<(), StateError> {
+    pub(crate) fn quarantine(&self, window: &Spooled, other: &Self) -> Result<(), StateError> {
         let to = other.folder.join(window.path.file_name().unwrap_or_default());
         fs::rename(&window.path, &to)
             .and_then(|()| sync_folder(&other.folder))
@@ -199,10 +199,10 @@ mod test {
         let spool = Spool::open(folder.path().to_owned(), &boots).unwrap();
         assert_eq!(starts(&spool), [901, 900, 5, 6]);
         assert_eq!(spool.contents().unwrap().bytes(), 400);
-        assert_eq!(spool.make_room(400).unwrap(), 0);
-        assert_eq!(spool.make_room(250).unwrap(), 2);
+        assert_eq!(spool.enforce_limit(400).unwrap(), 0);
+        assert_eq!(spool.enforce_limit(250).unwrap(), 2);
         assert_eq!(starts(&spool), [5, 6]);
-        assert_eq!(spool.make_room(0).unwrap(), 2);
+        assert_eq!(spool.enforce_limit(0).unwrap(), 2);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "the half written one is gone");
     }
 
@@ -212,7 +212,7 @@ mod test {
         put(folders[0].path(), BOOT, 1, 10);
         let [from, to] = folders.each_ref().map(|f| Spool::open(f.path().to_owned(), &[]).unwrap());
         let window = from.contents().unwrap().0.remove(0);
-        from.set_aside(&window, &to).unwrap();
+        from.quarantine(&window, &to).unwrap();
         assert_eq!((starts(&from), starts(&to)), (vec![], vec![1]));
         // It is gone already.
         from.remove(&window).unwrap();

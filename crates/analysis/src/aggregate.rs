@@ -12,7 +12,10 @@ use crate::profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolv
 use crate::unsampled::unsampled;
 use crate::vcpu_timeline::VcpuTimelines;
 use crate::{By, GuestTimeByNode, NodeMemory, Nodes, Query, Unsampled, View, VmNodes};
-use resolve::{Code, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, Threads, VmRef, Why};
+use resolve::{
+    Code, CodeName, CodeRef, Level, ProcessRef, Resolver, SampleSite, Threads, UnresolvedReason,
+    VmRef,
+};
 
 /// Counts samples as they come; memory grows with the distinct places, not with the samples.
 #[derive(Debug)]
@@ -152,7 +155,7 @@ impl<'r> Aggregator<'r> {
         }
     }
 
-    fn split(&self, sample: &Sample, located: &Located) -> Split {
+    fn split(&self, sample: &Sample, located: &SampleSite) -> Split {
         let guest_view = self.query.selection.view() == View::Guest;
         match (self.query.by, &sample.vcpu) {
             (By::Thread, _) => {
@@ -328,7 +331,7 @@ fn add_nodes_with_memory(vm: &VmNodes, lines: &mut BTreeMap<Label, u64>) {
 #[derive(Debug)]
 struct Codes<'r> {
     resolver: &'r Resolver<'r>,
-    at: FxHashMap<CodeAt, u32>,
+    at: FxHashMap<CodeRef, u32>,
     numbers: FxHashMap<Code, u32>,
     codes: Vec<Code>,
 }
@@ -343,7 +346,7 @@ impl<'r> Codes<'r> {
         }
     }
 
-    fn number(&mut self, at: CodeAt) -> u32 {
+    fn number(&mut self, at: CodeRef) -> u32 {
         if let Some(number) = self.at.get(&at) {
             return *number;
         }
@@ -413,7 +416,7 @@ fn why_unresolved(
         return Some(Unresolved { what, subject, module, reason, samples: 0 });
     }
     let reason = match key.process {
-        ProcessRef::UnknownHost(_) => resolver.why(Why::NoProcess),
+        ProcessRef::UnknownHost(_) => resolver.why(UnresolvedReason::NoProcess),
         ProcessRef::UnknownGuest(_, why) => resolver.why(why),
         ProcessRef::Image(_) | ProcessRef::Idle | ProcessRef::Vm(_) => return None,
     };

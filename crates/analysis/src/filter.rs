@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 
 use crate::label::Namer;
 use crate::{Selection, View};
-use resolve::{CodeAt, Level, Located, ProcessRef, Resolver, VmRef};
+use resolve::{CodeRef, Level, ProcessRef, Resolver, SampleSite, VmRef};
 
 /// Applies a selection to samples.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl<'r> Filter<'r> {
 
     /// Where the view puts the sample; `None` when it is not looked at. The process is not queried:
     /// see `admits_process`.
-    pub(crate) fn locate(&mut self, sample: &Sample) -> Option<Located> {
+    pub(crate) fn locate(&mut self, sample: &Sample) -> Option<SampleSite> {
         let located = self.resolver.locate(sample);
         let guest = located.level.is_guest();
         let selected_vm = self.selection.vm().map(VmRef::Known);
@@ -80,9 +80,9 @@ impl<'r> Filter<'r> {
 }
 
 /// The host's view of a guest.
-fn as_one_line(located: Located) -> Located {
+fn as_one_line(located: SampleSite) -> SampleSite {
     match located.vm {
-        Some(vm) => Located { process: ProcessRef::Vm(vm), code: CodeAt::Vm(vm), ..located },
+        Some(vm) => SampleSite { process: ProcessRef::Vm(vm), code: CodeRef::Vm(vm), ..located },
         None => located,
     }
 }

@@ -2,7 +2,7 @@
 
 use model::{BuildId, ImageKind, ModuleId, Owner, SymbolName, Tables};
 
-use resolve::{Code, CodeName, ProcessRef, Resolver, VmRef, Why};
+use resolve::{Code, CodeName, ProcessRef, Resolver, UnresolvedReason, VmRef};
 
 /// What has no name.
 pub(crate) const UNKNOWN: &str = "[unknown]";
@@ -58,7 +58,9 @@ impl<'t> Namer<'t> {
             },
             CodeName::Stripped => STRIPPED.to_owned(),
             CodeName::Vm(vm) => format!("[{}]", self.vm(vm)),
-            CodeName::Unknown(Why::NoGuestMap(vm)) => format!("[{}]", self.vm(VmRef::Known(vm))),
+            CodeName::Unknown(UnresolvedReason::NoGuestMap(vm)) => {
+                format!("[{}]", self.vm(VmRef::Known(vm)))
+            }
             CodeName::Unknown(_) => UNKNOWN.to_owned(),
         }
     }

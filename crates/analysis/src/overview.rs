@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use model::Vendor;
 
 use crate::exit_reason;
-use crate::steal::{ACCOUNTS, Evidence, ThiefNames, balances};
+use crate::steal::{ACCOUNTS, ThiefNames, TimelineInput, balances};
 use crate::vcpu_timeline::{Account, PlaceId, State, VcpuTimeline, VcpuTimelines};
 
 /// One vCPU's window. The accounts add up to `wall_ns`.
@@ -74,7 +74,7 @@ impl Overview {
 
 /// All vCPUs that existed in the window, by VM and number.
 #[must_use]
-pub fn overview(evidence: &Evidence<'_>) -> Vec<Overview> {
+pub fn overview(evidence: &TimelineInput<'_>) -> Vec<Overview> {
     let names = ThiefNames::new(evidence.tables);
     let balances = balances(evidence, &names);
     let present = evidence.axis.timelines.iter().filter(|timeline| 0 < timeline.length_ns());

@@ -28,7 +28,7 @@ pub use error::{Usage, exit_code, message, usage};
 #[cfg(feature = "manuals")]
 pub use manuals::{write_completions, write_pages, write_subcommand_pages};
 #[cfg(feature = "recordings")]
-pub use open_recording::{EdgesArg, Format, OpenRecording, Source};
+pub use open_recording::{Format, OffCpuSourceArg, OpenRecording, Source};
 #[cfg(feature = "recordings")]
 pub use output::{ReportOutput, count, create_file, pipe, print, width, write_file};
 #[cfg(feature = "recordings")]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use analysis::steal::{Evidence, SampleTimes};
+use analysis::steal::{SampleTimes, TimelineInput};
 use analysis::vcpu_timeline::VcpuTimelines;
 use analysis::{Resolver, Selection, View};
 use clap::ValueEnum;
@@ -22,7 +22,7 @@ pub struct Source {
     pub vm: Option<String>,
     /// Source of the times at which vCPUs lost and got their CPU [default: as recorded]
     #[arg(long, alias = "edges", value_enum, value_name = "SOURCE")]
-    offcpu_source: Option<EdgesArg>,
+    offcpu_source: Option<OffCpuSourceArg>,
 }
 
 impl Source {
@@ -34,18 +34,18 @@ impl Source {
 
 /// The data that shows when a vCPU lost and got its CPU.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum EdgesArg {
+pub enum OffCpuSourceArg {
     /// The samples: accurate to one sampling period
     Samples,
     /// Scheduler switches: exact; needs record --offcpu-source switches
     Switches,
 }
 
-impl From<EdgesArg> for OffCpuSource {
-    fn from(edges: EdgesArg) -> Self {
+impl From<OffCpuSourceArg> for OffCpuSource {
+    fn from(edges: OffCpuSourceArg) -> Self {
         match edges {
-            EdgesArg::Samples => Self::Samples,
-            EdgesArg::Switches => Self::Switches,
+            OffCpuSourceArg::Samples => Self::Samples,
+            OffCpuSourceArg::Switches => Self::Switches,
         }
     }
 }
@@ -104,7 +104,7 @@ impl OpenRecording {
     pub fn vcpu_time(&self) -> VcpuTime<'_> {
         let (tables, header) = (self.part.tables(), self.part.header());
         let Self { axis, samples, edges, .. } = self;
-        VcpuTime::new(Evidence { axis, tables, header, samples, edges: *edges })
+        VcpuTime::new(TimelineInput { axis, tables, header, samples, edges: *edges })
     }
 
     /// The requested VM, or all.

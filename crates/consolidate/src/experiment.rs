@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use capture::Interface;
-use lab::observe::Cast;
+use lab::observe::VmRoles;
 use lab::{Class, Plan, Run, RunKey, Rungs, Treatment, ladder};
 use split::Split;
 use testbed::{Boot, Bridge, Instance, Template};
@@ -330,7 +330,7 @@ impl<'a> Lab<'a> {
         let mut run = Run::new(key.clone(), loaded, load);
         self.recorder.finish()?;
         let class = |vm: &VmProcess| if vm.is_loaded { Class::Loaded } else { Class::Idle };
-        let cast = Cast {
+        let cast = VmRoles {
             vms: processes.iter().map(|vm| (vm.pid, class(vm))).collect(),
             generator: Some(pid),
             recorder: std::process::id(),

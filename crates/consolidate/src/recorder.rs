@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use analysis::Resolver;
-use analysis::steal::{Evidence, SampleTimes};
+use analysis::steal::{SampleTimes, TimelineInput};
 use analysis::vcpu_timeline::VcpuTimelinesBuilder;
 use collector::{
     Exits, GuestQuestions, Naming, ProcessEvents, Recorder, Roots, Sampling, SessionPlan,
 };
-use lab::observe::{Cast, CpuUses};
+use lab::observe::{CpuUses, VmRoles};
 use model::{OffCpuSource, Trigger};
 use recording::Recording;
 use split::Split;
@@ -105,7 +105,7 @@ impl WindowRecorder {
 /// Adds what a recording shows to a measurement, and to the parts of captured requests.
 pub(crate) fn add_figures(
     folder: &Path,
-    cast: &Cast,
+    cast: &VmRoles,
     requests: Option<&Split>,
     run: &mut lab::Run,
 ) -> Result<(), Error> {
@@ -127,7 +127,7 @@ pub(crate) fn add_figures(
         batch.iter().for_each(|switch| builder.push_switch(switch));
     })?;
     let axis = builder.finish();
-    let evidence = Evidence { axis: &axis, tables, header, samples: &samples, edges };
+    let evidence = TimelineInput { axis: &axis, tables, header, samples: &samples, edges };
     run.window_ns = header.end.since(header.start);
     run.began_unix_ms = header.start_unix_ns / 1_000_000;
     run.vms = lab::observe::vms(&evidence, cast);

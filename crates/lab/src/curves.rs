@@ -8,7 +8,7 @@ use crate::parts::{STOLEN, StepParts};
 use crate::plan::Plan;
 use crate::prediction::Predicted;
 use crate::report::{fitted, use_in_words};
-use crate::run::{Class, Run, Use};
+use crate::run::{Class, CpuUse, Run};
 
 /// A figure against the number of VMs, a curve for each treatment.
 #[derive(Debug, Clone, PartialEq)]
@@ -127,14 +127,14 @@ pub fn stacks(plan: &Plan, runs: &[Run]) -> Vec<Stacks> {
 }
 
 fn cpu_stacks(runs: &[Run], treatment: &str) -> Stacks {
-    let share = |step: &Step<'_>, which: Use| {
+    let share = |step: &Step<'_>, which: CpuUse| {
         step.figure(|run| run.use_shares().get(&which).copied()).unwrap_or(0.0)
     };
     let stacks = steps(runs, treatment)
         .iter()
-        .map(|step| (step.vms, Use::SAMPLED.iter().map(|which| share(step, *which)).collect()))
+        .map(|step| (step.vms, CpuUse::SAMPLED.iter().map(|which| share(step, *which)).collect()))
         .collect();
-    let parts = Use::SAMPLED.iter().map(|which| use_in_words(*which).to_owned()).collect();
+    let parts = CpuUse::SAMPLED.iter().map(|which| use_in_words(*which).to_owned()).collect();
     Stacks {
         title: format!("What the CPUs did, {treatment}, in % of the time sampled"),
         parts,

@@ -33,5 +33,5 @@ pub use plan::{
     Plan, PlanError, Rungs, ServiceLevel, Targets, VmPlan,
 };
 pub use remedy::{AS_IT_IS, Groups, GuestSettings, HostSwitches, Remedy, Treatment, Whose};
-pub use run::{Class, Cpu, Exit, Host, Load, MOST_RUN_BYTES, PartTime, Run, RunKey, Use, Vms};
+pub use run::{Class, Cpu, CpuUse, Exit, Host, Load, MOST_RUN_BYTES, PartTime, Run, RunKey, Vms};
 pub use turnaround::Turnarounds;

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use analysis::exit_reason;
-use analysis::steal::{ACCOUNTS, Evidence, Thief, ThiefNames, account_name, balances};
+use analysis::steal::{ACCOUNTS, Thief, ThiefNames, TimelineInput, account_name, balances};
 use analysis::vcpu_timeline::Occupant;
 use model::{CpuId, Pid, Sample, Tables, VcpuId, VcpuState, VmId};
 
 use split::{Part, Split, TimeAxis};
 
-use crate::run::{Class, Cpu, Load, PartTime, Use, Vms};
+use crate::run::{Class, Cpu, CpuUse, Load, PartTime, Vms};
 use crate::turnaround::Turnarounds;
 
 /// Who takes part in a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Cast {
+pub struct VmRoles {
     /// The VMs by their processes; others are the host's. (A recording gives a VM another name if it saw one of the same name.)
     pub vms: BTreeMap<u32, Class>,
     /// The load generator's process.
@@ -33,7 +33,7 @@ pub const NOT_RECORDED: &str = "not_recorded";
 
 /// What the time of the VMs of each class went to.
 #[must_use]
-pub fn vms(evidence: &Evidence<'_>, cast: &Cast) -> BTreeMap<Class, Vms> {
+pub fn vms(evidence: &TimelineInput<'_>, cast: &VmRoles) -> BTreeMap<Class, Vms> {
     let tables = evidence.tables;
     let names = ThiefNames::new(tables);
     let mut classes: BTreeMap<Class, Vms> = BTreeMap::new();
@@ -67,7 +67,11 @@ pub fn vms(evidence: &Evidence<'_>, cast: &Cast) -> BTreeMap<Class, Vms> {
 
 /// What VMs did during the parts of captured requests' turnarounds.
 #[must_use]
-pub fn parts(evidence: &Evidence<'_>, cast: &Cast, split: &Split) -> BTreeMap<String, PartTime> {
+pub fn parts(
+    evidence: &TimelineInput<'_>,
+    cast: &VmRoles,
+    split: &Split,
+) -> BTreeMap<String, PartTime> {
     let tables = evidence.tables;
     let names = ThiefNames::new(tables);
     let row = |pid: u32| tables.vms.iter().position(|vm| vm.pid.0 == pid).map(VmId::from_index);
@@ -111,7 +115,7 @@ pub fn answered(split: Option<&Split>, addresses: &BTreeMap<IpAddr, u32>, length
     Load { length_ns, turnarounds, late_p99_ns: 0, cpu_ns: 0 }
 }
 
-fn reason_name(evidence: &Evidence<'_>, reason: Option<u32>) -> String {
+fn reason_name(evidence: &TimelineInput<'_>, reason: Option<u32>) -> String {
     reason.map_or_else(
         || "not known".to_owned(),
         |reason| exit_reason::name(evidence.header.vendor, reason).into_owned(),
@@ -121,16 +125,16 @@ fn reason_name(evidence: &Evidence<'_>, reason: Option<u32>) -> String {
 /// Takes samples, and tells what each CPU did: a sample stands for a period.
 #[derive(Debug)]
 pub struct CpuUses<'a> {
-    cast: &'a Cast,
+    cast: &'a VmRoles,
     tables: &'a Tables,
     names: ThiefNames<'a>,
-    samples: BTreeMap<CpuId, BTreeMap<Use, u64>>,
+    samples: BTreeMap<CpuId, BTreeMap<CpuUse, u64>>,
 }
 
 impl<'a> CpuUses<'a> {
     /// None yet.
     #[must_use]
-    pub fn new(cast: &'a Cast, tables: &'a Tables, cpus: &[u32]) -> Self {
+    pub fn new(cast: &'a VmRoles, tables: &'a Tables, cpus: &[u32]) -> Self {
         let samples = cpus.iter().map(|cpu| (CpuId(*cpu), BTreeMap::new())).collect();
         Self { cast, tables, names: ThiefNames::new(tables), samples }
     }
@@ -144,7 +148,7 @@ impl<'a> CpuUses<'a> {
     /// What each CPU did in the window; what has no sample is unknown.
     #[must_use]
     pub fn finish(self, window_ns: u64, period_ns: u64) -> Vec<Cpu> {
-        let cpu = |(cpu, samples): (CpuId, BTreeMap<Use, u64>)| {
+        let cpu = |(cpu, samples): (CpuId, BTreeMap<CpuUse, u64>)| {
             let n: u64 = samples.values().sum();
             // More samples than periods: each stands for a little less.
             let told_ns = window_ns.min(n.saturating_mul(period_ns));
@@ -152,16 +156,16 @@ impl<'a> CpuUses<'a> {
                 u64::try_from(u128::from(told_ns) * u128::from(n_samples) / u128::from(n.max(1)))
                     .unwrap_or(u64::MAX)
             };
-            let mut times: BTreeMap<Use, u64> =
+            let mut times: BTreeMap<CpuUse, u64> =
                 samples.into_iter().map(|(which, n)| (which, share(n))).collect();
             let rest = window_ns - times.values().sum::<u64>();
-            times.insert(Use::Unknown, rest);
+            times.insert(CpuUse::Unknown, rest);
             Cpu { cpu: cpu.0, times }
         };
         self.samples.into_iter().map(cpu).collect()
     }
 
-    fn which(&self, sample: &Sample) -> Use {
+    fn which(&self, sample: &Sample) -> CpuUse {
         let (vm, is_guest) = match sample.vcpu {
             VcpuState::Guest(vcpu) => (self.vm_of(vcpu.vcpu), true),
             VcpuState::Vmm(vcpu) => (self.vm_of(vcpu.vcpu), false),
@@ -173,14 +177,14 @@ impl<'a> CpuUses<'a> {
         };
         let class = vm.and_then(|vm| self.cast.of_vm(self.tables, vm));
         match (class, is_guest) {
-            (Some(Class::Loaded), true) => Use::LoadedGuest,
-            (Some(Class::Loaded), false) => Use::LoadedVmm,
-            (Some(Class::Idle), true) => Use::IdleGuest,
-            (Some(Class::Idle), false) => Use::IdleVmm,
-            (None, _) if sample.pid == Pid(0) => Use::Idle,
-            (None, _) if Some(sample.pid.0) == self.cast.generator => Use::Generator,
-            (None, _) if sample.pid.0 == self.cast.recorder => Use::Recorder,
-            (None, _) => Use::Host,
+            (Some(Class::Loaded), true) => CpuUse::LoadedGuest,
+            (Some(Class::Loaded), false) => CpuUse::LoadedVmm,
+            (Some(Class::Idle), true) => CpuUse::IdleGuest,
+            (Some(Class::Idle), false) => CpuUse::IdleVmm,
+            (None, _) if sample.pid == Pid(0) => CpuUse::Idle,
+            (None, _) if Some(sample.pid.0) == self.cast.generator => CpuUse::Generator,
+            (None, _) if sample.pid.0 == self.cast.recorder => CpuUse::Recorder,
+            (None, _) => CpuUse::Host,
         }
     }
 
@@ -189,7 +193,7 @@ impl<'a> CpuUses<'a> {
     }
 }
 
-impl Cast {
+impl VmRoles {
     fn of_vm(&self, tables: &Tables, vm: VmId) -> Option<Class> {
         self.vms.get(&tables.vms.get(vm.index())?.pid.0).copied()
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 
-use crate::remedy::{AS_IT_IS, Groups, GuestSettings, Remedy, Treatment, Whose};
+use crate::remedy::{AS_IT_IS, Groups, GuestSettings, Remedy, Scope, Treatment};
 use crate::run::file_name;
 
 /// Bytes of a plan at most.
@@ -374,7 +374,7 @@ impl Plan {
         for treatment in self.treatments() {
             let host = &treatment.host;
             let weighs = host.cpu_weight.is_some() || host.cpu_idle.is_some();
-            let is_of_some = !matches!(host.of, None | Some(Whose::All));
+            let is_of_some = !matches!(host.of, None | Some(Scope::All));
             if weighs && is_of_some && host.groups == Some(Groups::One) {
                 let key = format!("remedy `{}`", treatment.name);
                 return Err(wrong(&key, "one group of all VMs has no weight of some VMs"));

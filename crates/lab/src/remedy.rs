@@ -35,7 +35,7 @@ pub struct Remedy {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct HostSwitches {
     /// Whose processes and groups are changed; all by default.
-    pub of: Option<Whose>,
+    pub of: Option<Scope>,
     /// Nice value of the VMs' processes.
     pub nice: Option<i32>,
     /// Whether the VMs' processes are in one control group or each in its own; each by default.
@@ -57,7 +57,7 @@ pub struct HostSwitches {
 /// Which VMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Whose {
+pub enum Scope {
     /// Each.
     #[default]
     All,

@@ -15,7 +15,7 @@ use crate::ladder::{Step, steps};
 use crate::plan::Plan;
 use crate::prediction::{Model, Point, Predicted};
 use crate::remedy::AS_IT_IS;
-use crate::run::{Class, Run, Use, Vms};
+use crate::run::{Class, CpuUse, Run, Vms};
 use crate::statistics::{Interval, line, mean};
 use crate::verdict::{effect, verdicts};
 
@@ -71,7 +71,7 @@ fn host(runs: &[Run]) -> String {
 
 fn measurements(plan: &Plan, runs: &[Run]) -> String {
     let seconds: f64 = runs.iter().map(Run::seconds).sum();
-    let own = runs.iter().map(|run| sum(&[Use::Recorder], &run.use_shares()));
+    let own = runs.iter().map(|run| sum(&[CpuUse::Recorder], &run.use_shares()));
     let own = mean(&own.collect::<Vec<f64>>()).map_or(0.0, |own| own.mean);
     format!(
         "{} of {:.1} s each; a sample every {} ms of each CPU; vmscope itself took {:.1} % of the CPUs",
@@ -197,7 +197,7 @@ fn host_table(plan: &Plan, runs: &[Run]) -> Table {
     ]);
     let mut table = Table::new("The host", columns);
     for (treatment, step) in all_steps(plan, runs) {
-        let uses = |wanted: &'static [Use]| {
+        let uses = |wanted: &'static [CpuUse]| {
             let part = step.figure(move |run| {
                 let shares = run.use_shares();
                 Some(sum(wanted, &shares))
@@ -216,12 +216,12 @@ fn host_table(plan: &Plan, runs: &[Run]) -> Table {
             cell(step.figure(|run| run.host.runnable)),
             cell(step.figure(|run| run.host.load_average)),
             cell(busy),
-            uses(&[Use::LoadedGuest, Use::LoadedVmm]),
-            uses(&[Use::IdleGuest, Use::IdleVmm]),
-            uses(&[Use::IdleVmm]),
-            uses(&[Use::Generator]),
-            uses(&[Use::Recorder]),
-            uses(&[Use::Host]),
+            uses(&[CpuUse::LoadedGuest, CpuUse::LoadedVmm]),
+            uses(&[CpuUse::IdleGuest, CpuUse::IdleVmm]),
+            uses(&[CpuUse::IdleVmm]),
+            uses(&[CpuUse::Generator]),
+            uses(&[CpuUse::Recorder]),
+            uses(&[CpuUse::Host]),
             cell(step.figure(|run| Some(percent_of(run.unsampled_part())))),
             cell(step.figure(|run| Some(mib(run.host.available_bytes)))),
             cell(step.figure(|run| run.host.merged_bytes.map(mib))),
@@ -286,7 +286,7 @@ fn per_second(run: &Run, class: Class, count: impl Fn(&Vms) -> Option<u64>) -> O
 }
 
 /// Several uses together. (A sum of none would be a negative zero.)
-fn sum(wanted: &[Use], shares: &BTreeMap<Use, f64>) -> f64 {
+fn sum(wanted: &[CpuUse], shares: &BTreeMap<CpuUse, f64>) -> f64 {
     wanted.iter().filter_map(|which| shares.get(which)).fold(0.0, |sum, share| sum + share)
 }
 
@@ -308,7 +308,7 @@ fn others(plan: &Plan, runs: &[Run]) -> Table {
     for (treatment, step) in all_steps(plan, runs) {
         let n = step.figure(|run| Some(f64::from(run.vms.get(&Class::Idle)?.n)));
         let Some(n) = n.filter(|n| 0.0 < *n) else { continue };
-        let each = |wanted: &'static [Use]| {
+        let each = |wanted: &'static [CpuUse]| {
             let part = step.figure(move |run| {
                 let shares = run.use_shares();
                 Some(sum(wanted, &shares) * run.cpus.len() as f64)
@@ -327,8 +327,8 @@ fn others(plan: &Plan, runs: &[Run]) -> Table {
             treatment.into(),
             step.vms.into(),
             cell_count(n),
-            each(&[Use::IdleGuest, Use::IdleVmm]),
-            each(&[Use::IdleVmm]),
+            each(&[CpuUse::IdleGuest, CpuUse::IdleVmm]),
+            each(&[CpuUse::IdleVmm]),
             rate(Vms::n_exits),
             rate(|vms| vms.injected),
             mebibytes(|vms| vms.private_bytes),

@@ -150,13 +150,13 @@ pub struct Cpu {
     /// Its number.
     pub cpu: u32,
     /// Its time, ns: adds up to the window's length.
-    pub times: BTreeMap<Use, u64>,
+    pub times: BTreeMap<CpuUse, u64>,
 }
 
 /// What a CPU did for whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Use {
+pub enum CpuUse {
     /// Ran guests of loaded VMs.
     LoadedGuest,
     /// Ran KVM and QEMU for them.
@@ -253,16 +253,16 @@ impl Run {
     #[must_use]
     pub fn busy_cpus(&self) -> Option<f64> {
         let shares = self.use_shares();
-        let idle = shares.get(&Use::Idle).copied().unwrap_or(0.0);
+        let idle = shares.get(&CpuUse::Idle).copied().unwrap_or(0.0);
         (!shares.is_empty()).then_some(self.cpus.len() as f64 * (1.0 - idle))
     }
 
     /// CPU time by use, as a part of the time of which samples tell: what was not sampled was as the rest.
     #[must_use]
-    pub fn use_shares(&self) -> BTreeMap<Use, f64> {
-        let mut sums: BTreeMap<Use, u64> = BTreeMap::new();
+    pub fn use_shares(&self) -> BTreeMap<CpuUse, f64> {
+        let mut sums: BTreeMap<CpuUse, u64> = BTreeMap::new();
         let times = self.cpus.iter().flat_map(|cpu| &cpu.times);
-        for (which, ns) in times.filter(|(which, _)| **which != Use::Unknown) {
+        for (which, ns) in times.filter(|(which, _)| **which != CpuUse::Unknown) {
             let sum = sums.entry(*which).or_default();
             *sum = sum.saturating_add(*ns);
         }
@@ -274,7 +274,7 @@ impl Run {
     /// The part of all CPUs' time of which no sample tells.
     #[must_use]
     pub fn unsampled_part(&self) -> f64 {
-        let unknown = |cpu: &Cpu| cpu.times.get(&Use::Unknown).copied().unwrap_or(0);
+        let unknown = |cpu: &Cpu| cpu.times.get(&CpuUse::Unknown).copied().unwrap_or(0);
         let all = sum(self.cpus.iter().flat_map(|cpu| cpu.times.values().copied()));
         sum(self.cpus.iter().map(unknown)) as f64 / all.max(1) as f64
     }
@@ -414,7 +414,7 @@ impl Class {
     }
 }
 
-impl Use {
+impl CpuUse {
     /// All that samples tell of.
     pub const SAMPLED: [Self; 8] = [
         Self::LoadedGuest,
@@ -463,7 +463,8 @@ mod test {
         let accounts = [("guest".to_owned(), 30), ("halt".to_owned(), 70)].into();
         let vms = Vms { n: 1, accounts, exits, injected: Some(5), ..Vms::default() };
         run.vms.insert(Class::Loaded, vms);
-        run.cpus.push(Cpu { cpu: 3, times: [(Use::LoadedGuest, 10), (Use::Idle, 30)].into() });
+        run.cpus
+            .push(Cpu { cpu: 3, times: [(CpuUse::LoadedGuest, 10), (CpuUse::Idle, 30)].into() });
         let part = PartTime {
             requests: 2,
             accounts: [("guest".to_owned(), 3), ("steal_outside".to_owned(), 4)].into(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::ladder::{Step, steps};
 use crate::plan::Plan;
-use crate::run::{Class, Run, Use, sum};
+use crate::run::{Class, CpuUse, Run, sum};
 use crate::statistics::{Interval, change};
 
 /// What is said of a treatment.
@@ -43,7 +43,7 @@ pub struct Cause {
     /// The part of all CPUs' time that was used.
     pub busy: Option<f64>,
     /// Parts of all CPUs' time, the largest first, without idle.
-    pub uses: Vec<(Use, f64)>,
+    pub uses: Vec<(CpuUse, f64)>,
     /// The exit reason that took most time of idle VMs, and its part of all CPUs' time.
     pub idle_exit: Option<(String, f64)>,
     /// The part of their time that loaded VMs waited for a CPU.
@@ -91,12 +91,12 @@ impl Cause {
         let runs = &step.runs;
         let n_cpus = runs.first().map_or(0, |run| run.cpus.len());
         let busy = step.figure(Run::busy_cpus).map(|cpus| cpus / n_cpus.max(1) as f64);
-        let mut uses: BTreeMap<Use, f64> = BTreeMap::new();
+        let mut uses: BTreeMap<CpuUse, f64> = BTreeMap::new();
         for (which, part) in runs.iter().flat_map(|run| run.use_shares()) {
             *uses.entry(which).or_default() += part / runs.len() as f64;
         }
-        let mut uses: Vec<(Use, f64)> =
-            uses.into_iter().filter(|(which, _)| *which != Use::Idle).collect();
+        let mut uses: Vec<(CpuUse, f64)> =
+            uses.into_iter().filter(|(which, _)| *which != CpuUse::Idle).collect();
         uses.sort_by(|a, b| b.1.total_cmp(&a.1));
         let of_loaded = |account: &'static str| {
             step.figure(move |run| Some(run.vms.get(&Class::Loaded)?.part(account)))

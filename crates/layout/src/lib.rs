@@ -40,7 +40,7 @@ pub use policy::{
     policy_named,
 };
 pub use simulate::{
-    Case, Curve, Migration, Rank, Ranking, Simulation, Way, WayResult, random_case, rank_policies,
-    simulate,
+    Case, Curve, Migration, Rank, Ranking, Simulation, Strategy, WayResult, random_case,
+    rank_policies, simulate,
 };
 pub use topology::{MOST_CPUS, MOST_NODES, Node, Topology, TopologyError};

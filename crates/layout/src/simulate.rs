@@ -70,7 +70,7 @@ impl Default for Migration {
 
 /// What is done about the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum Strategy {
     /// Nothing.
     Default,
     /// All VMs are observed once the migration is over, and then moved.
@@ -96,7 +96,7 @@ pub struct Simulation {
 #[derive(Debug, Clone, PartialEq)]
 pub struct WayResult {
     /// Which.
-    pub way: Way,
+    pub way: Strategy,
     /// Each VM's speed in time.
     pub curves: Vec<Curve>,
     /// Seconds from the migration's end until all VMs that arrived are as fast as they can be; `None`: never.
@@ -120,7 +120,7 @@ pub struct Curve {
     pub last: f64,
 }
 
-impl Way {
+impl Strategy {
     /// In words.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -136,7 +136,7 @@ impl Way {
 #[must_use]
 pub fn simulate(case: &Case, policy: &str, options: &Options) -> Option<Simulation> {
     let name = policy_named(policy)?.name();
-    let ways = [Way::Default, Way::Afterwards, Way::Ahead];
+    let ways = [Strategy::Default, Strategy::Afterwards, Strategy::Ahead];
     let mut ways: Vec<WayResult> =
         ways.iter().map(|way| Player::new(case, *way, policy, options).play()).collect();
     let best = |n: usize| ways.iter().map(|way| way.curves[n].last).fold(0.0, f64::max);
@@ -166,7 +166,7 @@ fn repaired(way: &WayResult, best: &[f64], end_s: u32) -> Option<u32> {
 /// The state of a host while a migration is played.
 struct Player<'a> {
     case: &'a Case,
-    way: Way,
+    way: Strategy,
     policy: &'a str,
     options: &'a Options,
     placed: Vec<Placed>,
@@ -179,7 +179,7 @@ struct Player<'a> {
 }
 
 impl<'a> Player<'a> {
-    fn new(case: &'a Case, way: Way, policy: &'a str, options: &'a Options) -> Self {
+    fn new(case: &'a Case, way: Strategy, policy: &'a str, options: &'a Options) -> Self {
         Self {
             case,
             way,
@@ -208,13 +208,13 @@ impl<'a> Player<'a> {
             if second == start_s || second == end_s || second == end_s + observe_s {
                 self.known = None;
             }
-            if second == start_s && self.way == Way::Ahead {
+            if second == start_s && self.way == Strategy::Ahead {
                 self.plan(false);
             }
             if second == end_s {
                 self.arrive();
             }
-            if second == end_s + observe_s && self.way == Way::Afterwards {
+            if second == end_s + observe_s && self.way == Strategy::Afterwards {
                 self.plan(true);
             }
             let moving = self.move_for_a_second();

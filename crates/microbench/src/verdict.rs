@@ -47,12 +47,12 @@ pub enum Verdict {
     /// It does not.
     DoesNot,
     /// Undecided.
-    CantSay(Why),
+    CantSay(VerdictReason),
 }
 
 /// Why it is undecided.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Why {
+pub enum VerdictReason {
     /// A machine has no figure.
     NoFigure {
         /// Its name.
@@ -137,22 +137,25 @@ impl Rule<'_> {
             return Verdict::DoesNot;
         }
         Verdict::CantSay(if hides {
-            Why::Hidden(expected.middle)
+            VerdictReason::Hidden(expected.middle)
         } else if is_more(cost.middle, expected.middle) || is_less(cost.middle, expected.middle) {
-            Why::NotReliable
+            VerdictReason::NotReliable
         } else {
-            Why::Between(cost.middle / expected.middle, excess(cost.middle, expected.middle))
+            VerdictReason::Between(
+                cost.middle / expected.middle,
+                excess(cost.middle, expected.middle),
+            )
         })
     }
 
     /// What is expected, what it costs, and how many ticks a nanosecond has there.
-    fn compared(&self, row: &Row, machine: usize) -> Result<(Range, Range, f64), Why> {
+    fn compared(&self, row: &Row, machine: usize) -> Result<(Range, Range, f64), VerdictReason> {
         let real = self.cost(&row.cells[0], self.labels[0])?;
         let vm = self.cost(&row.cells[machine], self.labels[1])?;
         if !real.reliable || !vm.reliable {
-            return Err(Why::NotReliable);
+            return Err(VerdictReason::NotReliable);
         }
-        let general = self.general.ok_or(Why::NoGeneral)?;
+        let general = self.general.ok_or(VerdictReason::NoGeneral)?;
         let (real, _) = self.range(real, self.labels[0])?;
         let (cost, ticks_per_ns) = self.range(vm, self.labels[1])?;
         let expected = Range {
@@ -163,15 +166,15 @@ impl Rule<'_> {
         Ok((expected, cost, ticks_per_ns))
     }
 
-    fn cost<'c>(&self, cell: &'c Cell, label: &str) -> Result<&'c Cost, Why> {
+    fn cost<'c>(&self, cell: &'c Cell, label: &str) -> Result<&'c Cost, VerdictReason> {
         let why = || cell.outcome.as_ref().map_or("not tried".to_owned(), |outcome| outcome.why());
-        let none = || Why::NoFigure { label: label.to_owned(), why: why() };
+        let none = || VerdictReason::NoFigure { label: label.to_owned(), why: why() };
         let cost = cell.cost.as_ref().ok_or_else(none)?;
-        if cost.effective { Ok(cost) } else { Err(Why::NotInForce(label.to_owned())) }
+        if cost.effective { Ok(cost) } else { Err(VerdictReason::NotInForce(label.to_owned())) }
     }
 
-    fn range(&self, cost: &Cost, label: &str) -> Result<(Range, f64), Why> {
-        let ns = cost.ns.ok_or_else(|| Why::NoRate(label.to_owned()))?;
+    fn range(&self, cost: &Cost, label: &str) -> Result<(Range, f64), VerdictReason> {
+        let ns = cost.ns.ok_or_else(|| VerdictReason::NoRate(label.to_owned()))?;
         let per_tick = ns / cost.ticks;
         let range = Range { low: cost.low * per_tick, middle: ns, high: cost.high * per_tick };
         Ok((range, 1.0 / per_tick))
@@ -208,7 +211,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for VerdictReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoFigure { label, why } => write!(f, "{label}: {why}"),

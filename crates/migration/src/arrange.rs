@@ -13,7 +13,7 @@ use crate::offer::CheckedOffer;
 
 /// What is done for a VM that comes.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Arranged {
+pub(crate) struct Placement {
     /// For all VMs of the host, if there is one: it is carried out for the residents.
     pub(crate) plan: Option<Plan>,
     /// Where the VM that comes goes, or why the kernel is left to choose.
@@ -42,7 +42,7 @@ pub(crate) fn arrange(
     counters: Result<(Source, Vec<Sample>), String>,
     policy: &str,
     move_bytes_per_s: u64,
-) -> Arranged {
+) -> Placement {
     // No process has this number.
     let process = process.unwrap_or(Pid(0));
     // A resident of the same name is another VM; this one is none as it waits for its memory.
@@ -74,12 +74,12 @@ pub(crate) fn arrange(
     match why_not {
         Some(why) => {
             let layout = reported(topology, &plan, Err(&why));
-            Arranged { plan: None, place: Err(why), layout, processes }
+            Placement { plan: None, place: Err(why), layout, processes }
         }
         None => {
             let place = plan.vms.last().map(|vm| vm.after.clone()).unwrap_or_default();
             let layout = reported(topology, &plan, Ok(()));
-            Arranged { plan: Some(plan), place: Ok(place), layout, processes }
+            Placement { plan: Some(plan), place: Ok(place), layout, processes }
         }
     }
 }
@@ -232,7 +232,7 @@ mod test {
         free: [u64; 2],
         counters: Result<(Source, Vec<Sample>), String>,
         policy: &str,
-    ) -> Arranged {
+    ) -> Placement {
         let load = Load { vms: vec![idle()] };
         let (requested, allowed) = (requested(), Allowed::default());
         let coming = Coming { requested: &requested, process: None, allowed: &allowed };
@@ -240,7 +240,7 @@ mod test {
     }
 
     /// For a QEMU that waits already.
-    fn arranged_for(residents: Vec<Vm>, process: Pid, allowed: &Allowed) -> Arranged {
+    fn arranged_for(residents: Vec<Vm>, process: Pid, allowed: &Allowed) -> Placement {
         let requested = requested();
         let coming = Coming { requested: &requested, process: Some(process), allowed };
         let load = Load { vms: residents };

@@ -20,10 +20,10 @@ use model::Pid;
 use numa::{CarriedOut, Host, HostVm, Steered, VmProcess};
 
 use crate::PROC;
-use crate::arrange::{self, Arranged, Coming};
+use crate::arrange::{self, Coming, Placement};
 use crate::channel::{Channel, ChannelError};
 use crate::frame::FrameError;
-use crate::incoming::{self, State, Waiting};
+use crate::incoming::{self, IncomingQemu, State};
 use crate::log::line;
 use crate::offer::{CheckedOffer, check_counters, check_offer, cut};
 use crate::records::Records;
@@ -58,7 +58,7 @@ pub(crate) struct Destination<'a> {
 #[derive(Debug)]
 struct Prepared {
     requested: CheckedOffer,
-    waiting: Waiting,
+    waiting: IncomingQemu,
     steered: Option<Steered>,
     place: Option<Placed>,
     layout: HostLayout,
@@ -172,7 +172,7 @@ impl Destination<'_> {
         // Its pages may be coming already: what can be done at once comes before residents are moved.
         let steered = found.as_ref().and_then(|waiting| {
             let place = arranged.place.as_ref().ok()?;
-            steer(&host, waiting, &requested.vm, place, &mut arranged.layout)
+            pin_incoming(&host, waiting, &requested.vm, place, &mut arranged.layout)
         });
         if let Some(plan) = &arranged.plan {
             let layout = (&mut arranged.layout, &arranged.processes[..]);
@@ -187,7 +187,7 @@ impl Destination<'_> {
                 return Err("neither a template nor a waiting QEMU was found for it".to_owned());
             }
         };
-        let Arranged { place, layout, processes, .. } = arranged;
+        let Placement { place, layout, processes, .. } = arranged;
         let place = place.ok();
         let mut prepared = Prepared { requested, waiting, steered, place, layout, processes };
         self.put_in_place(&mut prepared);
@@ -195,7 +195,7 @@ impl Destination<'_> {
     }
 
     /// A QEMU that another program started: it may be a moment behind its source.
-    fn find(&self, requested: &CheckedOffer) -> Result<Waiting, String> {
+    fn find(&self, requested: &CheckedOffer) -> Result<IncomingQemu, String> {
         let start = Instant::now();
         loop {
             match incoming::find(self.host, &requested.vm, requested.uuid.as_deref()) {
@@ -226,7 +226,7 @@ impl Destination<'_> {
         let config = &self.host.config;
         let (start, limit) = (Instant::now(), Duration::from_secs(config.move_residents_s));
         let stop = || limit <= start.elapsed();
-        let done = self.host.carry_out(host, &host.vms, plan, &stop);
+        let done = self.host.apply_plan(host, &host.vms, plan, &stop);
         let (layout, processes) = arranged;
         if done.stopped {
             let note = format!("not all residents were moved within {} s", limit.as_secs());
@@ -242,8 +242,8 @@ impl Destination<'_> {
         incoming: &crate::config::Incoming,
         host: &Host,
         requested: &CheckedOffer,
-        arranged: &mut Arranged,
-    ) -> Result<Waiting, String> {
+        arranged: &mut Placement,
+    ) -> Result<IncomingQemu, String> {
         progress(channel, "starting QEMU");
         let prealloc = self.host.config.prealloc;
         if let Ok(place) = &arranged.place {
@@ -277,10 +277,10 @@ impl Destination<'_> {
     fn check_vcpus(
         &self,
         topology: &Topology,
-        waiting: Waiting,
+        waiting: IncomingQemu,
         requested: &CheckedOffer,
         place: &Placed,
-    ) -> Result<Waiting, String> {
+    ) -> Result<IncomingQemu, String> {
         let allowed = waiting.allowed(topology, requested);
         let Some((vcpu, node)) = allowed.forbidden_vcpu(topology, place) else {
             return Ok(waiting);
@@ -446,13 +446,13 @@ impl Destination<'_> {
 fn put(this: &ThisHost, host: &Host, vm: &HostVm, place: &Placed) -> CarriedOut {
     let VmProcess { pid, name, .. } = &vm.process;
     let plan = Plan::for_one(&host.topology, (pid.0, name), &vm.placed, place);
-    this.carry_out(host, std::slice::from_ref(vm), &plan, &|| false)
+    this.apply_plan(host, std::slice::from_ref(vm), &plan, &|| false)
 }
 
 /// Has the threads of a QEMU run where its memory should be, if that is one node with CPUs.
-fn steer(
+fn pin_incoming(
     host: &Host,
-    waiting: &Waiting,
+    waiting: &IncomingQemu,
     name: &str,
     place: &Placed,
     layout: &mut HostLayout,
@@ -466,7 +466,7 @@ fn steer(
             .push("its memory is moved once it has come: it goes to several nodes".to_owned());
         return None;
     }
-    match numa::steer(Path::new(PROC), &waiting.process(name), cpus) {
+    match numa::pin_incoming(Path::new(PROC), &waiting.process(name), cpus) {
         Ok(steered) => Some(steered),
         Err(error) => {
             layout.notes.push(error.to_string());

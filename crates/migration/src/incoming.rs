@@ -41,7 +41,7 @@ const MOST_LOG_BYTES: usize = 4096;
 
 /// A QEMU that waits for its VM.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct IncomingQemu {
     pub(crate) found: FoundVm,
     /// When its process began.
     pub(crate) started: u64,
@@ -84,7 +84,7 @@ pub(crate) fn start(
     records: &Records,
     incoming: &Incoming,
     memory: &Memory,
-) -> Result<Waiting, IncomingError> {
+) -> Result<IncomingQemu, IncomingError> {
     let own_monitor = records.file(&incoming.vm, "qmp");
     let monitor = incoming.command.monitor().unwrap_or_else(|| own_monitor.clone());
     // An earlier QEMU's, which would have no listener.
@@ -115,7 +115,7 @@ pub(crate) fn start(
     match result {
         Ok((session, found, record, threads)) => {
             let (threads, started) = (own_threads(found.pid, threads), record.started);
-            Ok(Waiting { found, started, threads, own: Some(Own { session, child, record }) })
+            Ok(IncomingQemu { found, started, threads, own: Some(Own { session, child, record }) })
         }
         Err(error) => {
             let _ = child.kill();
@@ -202,7 +202,7 @@ pub(crate) fn find(
     host: &ThisHost,
     vm: &str,
     uuid: Option<&str>,
-) -> Result<Waiting, IncomingError> {
+) -> Result<IncomingQemu, IncomingError> {
     let found = host.find()?;
     let processes = numa::processes(Path::new(PROC), &found);
     for (found, process) in found.into_iter().zip(processes) {
@@ -212,7 +212,7 @@ pub(crate) fn find(
         if described.name == vm && threads.is_empty() && described.uuid.as_deref().is_none_or(same)
         {
             let threads = vcpu_threads(pid);
-            return Ok(Waiting { found, started, threads, own: None });
+            return Ok(IncomingQemu { found, started, threads, own: None });
         }
     }
     Err(IncomingError::NotFound)
@@ -232,7 +232,7 @@ fn vcpu_threads(pid: Pid) -> Vec<Tid> {
     threads.into_iter().map(|(_, tid)| tid).collect()
 }
 
-impl Waiting {
+impl IncomingQemu {
     pub(crate) fn process(&self, name: &str) -> VmProcess {
         let Self { found, started, threads, .. } = self;
         VmProcess {

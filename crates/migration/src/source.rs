@@ -43,7 +43,7 @@ const REPORT_LIMIT: Duration = Duration::from_secs(120);
 
 /// A VM on this host, with what QEMU and the kernel say of it.
 #[derive(Debug)]
-pub(crate) struct Leaving {
+pub(crate) struct OutgoingVm {
     pub(crate) process: VmProcess,
     pub(crate) session: Session,
     pub(crate) monitor: std::path::PathBuf,
@@ -102,7 +102,7 @@ pub(crate) trait Client {
     fn is_cancelled(&mut self) -> bool;
 }
 
-impl Leaving {
+impl OutgoingVm {
     /// The VM of this name, and a session with its QEMU.
     pub(crate) fn find(host: &ThisHost, vm: &str) -> Result<Self, SourceError> {
         Self::find_by(host, vm, |process| process.name == vm)
@@ -286,7 +286,7 @@ impl Source<'_> {
         client: &mut dyn Client,
     ) -> Result<Migrated, SourceError> {
         let begin = Instant::now();
-        let mut leaving = Leaving::find(self.host, &order.vm)?;
+        let mut leaving = OutgoingVm::find(self.host, &order.vm)?;
         leaving.check()?;
         let used = self.host.use_of(&leaving.process, begin);
         let counters = counters(&used);
@@ -326,7 +326,7 @@ impl Source<'_> {
     /// Has QEMU migrate the VM.
     fn send(
         &self,
-        leaving: &mut Leaving,
+        leaving: &mut OutgoingVm,
         uri: &str,
         mut destination: Option<&mut Destination>,
         client: &mut dyn Client,

@@ -54,7 +54,7 @@ impl ThisHost {
     }
 
     /// Carries out a plan for some of the host's VMs, at the configured rate.
-    pub(crate) fn carry_out(
+    pub(crate) fn apply_plan(
         &self,
         host: &Host,
         vms: &[HostVm],
@@ -62,7 +62,7 @@ impl ThisHost {
         stop: &dyn Fn() -> bool,
     ) -> CarriedOut {
         let roots = Roots { sys: Path::new(SYS), proc: Path::new(PROC) };
-        numa::carry_out(roots, &host.topology, vms, plan, self.config.move_bytes_per_s, stop)
+        numa::apply_plan(roots, &host.topology, vms, plan, self.config.move_bytes_per_s, stop)
     }
 
     /// What was counted of a VM until `end`.

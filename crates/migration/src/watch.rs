@@ -21,7 +21,7 @@ use qmp::{MigrationState, QmpError};
 use crate::PROC;
 use crate::daemon::Shared;
 use crate::peers::Peer;
-use crate::source::{self, Client, Destination, Leaving};
+use crate::source::{self, Client, Destination, OutgoingVm};
 
 /// VMs that are watched at once at most: each takes a thread and a connection.
 const MOST_VMS: usize = 256;
@@ -149,7 +149,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// Watches one VM until it is gone.
 fn one(shared: &Shared, watch: &Watch, process: &VmProcess) -> Result<(), String> {
     let vm = &process.name;
-    let mut leaving = Leaving::of(&shared.host, process).map_err(|error| error.to_string())?;
+    let mut leaving = OutgoingVm::of(&shared.host, process).map_err(|error| error.to_string())?;
     let begins = |state| matches!(state, MigrationState::Setup | MigrationState::Active);
     let now = leaving.session.migration().map_err(|error| error.to_string())?;
     let mut has_begun = begins(now.state);
@@ -173,7 +173,7 @@ fn one(shared: &Shared, watch: &Watch, process: &VmProcess) -> Result<(), String
 }
 
 /// Follows a migration that has begun.
-fn follow(shared: &Shared, watch: &Watch, leaving: &mut Leaving) -> Migrated {
+fn follow(shared: &Shared, watch: &Watch, leaving: &mut OutgoingVm) -> Migrated {
     // The event came at once; what was counted in the second that it was in is left out.
     let begin = Instant::now();
     let before = begin.checked_sub(Duration::from_secs(1)).unwrap_or(begin);
@@ -222,7 +222,7 @@ fn follow(shared: &Shared, watch: &Watch, leaving: &mut Leaving) -> Migrated {
 fn find_destination(
     shared: &Shared,
     watch: &Watch,
-    leaving: &Leaving,
+    leaving: &OutgoingVm,
     counters: &Counters,
     result: &mut Migrated,
 ) -> Option<Destination> {

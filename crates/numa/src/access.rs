@@ -11,7 +11,7 @@ use std::path::Path;
 use layout::{Placed, Sample, Topology};
 use probes::{FoundVm, MemorySlot};
 
-use crate::carry_out::still_there;
+use crate::apply_plan::still_there;
 use crate::count::Watched;
 use crate::damon::{Damon, DamonError, MOST_TARGETS, Region, Target};
 use crate::pages::{self, BATCH};

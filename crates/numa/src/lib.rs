@@ -14,21 +14,21 @@
 
 mod access;
 mod allowed;
-mod carry_out;
+mod apply_plan;
 mod count;
 mod damon;
 mod measure;
 mod mover;
 mod pages;
+mod pin_incoming;
 mod read;
 mod resctrl;
-mod steer;
 
 pub use allowed::allowed;
-pub use carry_out::{CarriedOut, Done, Roots, carry_out};
+pub use apply_plan::{Applied, CarriedOut, Roots, apply_plan};
 pub use count::{Counted, Counters, Watched, count};
 pub use measure::measure;
+pub use pin_incoming::{Steered, pin_incoming};
 pub use read::{
     Host, HostVm, MemoryRange, NumaError, VmProcess, cpu_time, processes, read, started,
 };
-pub use steer::{Steered, steer};

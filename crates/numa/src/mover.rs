@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::carry_out::still_there;
+use crate::apply_plan::still_there;
 use crate::pages::{self, BATCH};
 use crate::read::{HostVm, MemoryRange, NumaError};
 

@@ -3,7 +3,7 @@
 use model::{ModuleId, Sample, Tables, VcpuState};
 use rustc_hash::FxHashSet;
 
-use crate::resolver::{CallStackKey, CodeAt, Resolver};
+use crate::resolver::{CallStackKey, CodeRef, Resolver};
 
 /// Collects the distinct (module, offset) that a recording's samples hit, callers included, by the
 /// same look-up that names them later.
@@ -13,7 +13,7 @@ use crate::resolver::{CallStackKey, CodeAt, Resolver};
 #[derive(Debug)]
 pub struct Addresses<'t> {
     resolver: Resolver<'t>,
-    places: FxHashSet<CodeAt>,
+    places: FxHashSet<CodeRef>,
     stacks: FxHashSet<CallStackKey>,
     found: FxHashSet<(ModuleId, u64)>,
 }
@@ -58,7 +58,7 @@ impl<'t> Addresses<'t> {
         sorted
     }
 
-    fn add_place(&mut self, place: CodeAt) {
+    fn add_place(&mut self, place: CodeRef) {
         if self.places.insert(place) {
             let code = self.resolver.code(place);
             self.found.extend(code.module.map(|module| (module, code.offset)));

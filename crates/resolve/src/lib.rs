@@ -18,6 +18,7 @@ mod span;
 
 pub use addresses::Addresses;
 pub use resolver::{
-    CallStackKey, Code, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, Threads, VmRef, Why,
+    CallStackKey, Code, CodeName, CodeRef, Level, ProcessRef, Resolver, SampleSite, Threads,
+    UnresolvedReason, VmRef,
 };
 pub use span::Lifetimes;

@@ -40,7 +40,7 @@ pub struct Resolver<'t> {
 
 /// Where a sample belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Located {
+pub struct SampleSite {
     /// What ran.
     pub level: Level,
     /// The VM: of a guest sample, or of a host sample in a VM's own (VMM) process.
@@ -48,7 +48,7 @@ pub struct Located {
     /// The process, of the guest for a guest sample.
     pub process: ProcessRef,
     /// Where to look for the code.
-    pub code: CodeAt,
+    pub code: CodeRef,
 }
 
 /// What the sampling interrupt interrupted.
@@ -96,18 +96,18 @@ pub enum ProcessRef {
     /// A host process without an image.
     UnknownHost(Pid),
     /// A guest process without an image.
-    UnknownGuest(VmId, Why),
+    UnknownGuest(VmId, UnresolvedReason),
 }
 
 /// Where to look for a sample's code: what caches are keyed by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CodeAt {
+pub enum CodeRef {
     /// An address in an image's mappings.
     Image(ImageId, u64),
     /// Nowhere: the view shows the whole VM as one line.
     Vm(VmRef),
     /// Nowhere, because.
-    Nowhere(Why),
+    Nowhere(UnresolvedReason),
 }
 
 /// A piece of code.
@@ -131,12 +131,12 @@ pub enum CodeName {
     /// The view shows the whole VM as one line.
     Vm(VmRef),
     /// It has no name, because.
-    Unknown(Why),
+    Unknown(UnresolvedReason),
 }
 
 /// Why something has no name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Why {
+pub enum UnresolvedReason {
     /// The VM gave no map.
     NoGuestMap(VmId),
     /// A guest was interrupted whose vCPU the collector had not found yet.
@@ -201,7 +201,7 @@ impl<'t> Resolver<'t> {
     }
 
     /// Where a sample belongs. Never fails: what is not known says why.
-    pub fn locate(&self, sample: &Sample) -> Located {
+    pub fn locate(&self, sample: &Sample) -> SampleSite {
         match &sample.vcpu {
             VcpuState::Guest(vcpu) => self.locate_guest(sample, vcpu),
             VcpuState::Unknown => self.locate_unknown_guest(sample),
@@ -210,16 +210,17 @@ impl<'t> Resolver<'t> {
     }
 
     /// The code at a place.
-    pub fn code(&self, at: CodeAt) -> Code {
+    pub fn code(&self, at: CodeRef) -> Code {
         let nowhere = |name| Code { module: None, offset: 0, name };
         let (image, ip) = match at {
-            CodeAt::Image(image, ip) => (image, ip),
-            CodeAt::Vm(vm) => return nowhere(CodeName::Vm(vm)),
-            CodeAt::Nowhere(why) => return nowhere(CodeName::Unknown(why)),
+            CodeRef::Image(image, ip) => (image, ip),
+            CodeRef::Vm(vm) => return nowhere(CodeName::Vm(vm)),
+            CodeRef::Nowhere(why) => return nowhere(CodeName::Unknown(why)),
         };
         let Some((module, offset)) = self.spaces.find(image, ip) else {
             let known = self.spaces.knows(image);
-            let why = if known { Why::NotMapped } else { Why::NoMappings };
+            let why =
+                if known { UnresolvedReason::NotMapped } else { UnresolvedReason::NoMappings };
             return nowhere(CodeName::Unknown(why));
         };
         Code { module: Some(module), offset, name: self.name(module, offset) }
@@ -230,7 +231,7 @@ impl<'t> Resolver<'t> {
     /// A caller is looked up at its return address - 1: the call may be a function's last
     /// instruction. The innermost user address below a kernel stack is not a return address (it is
     /// where the system call or fault happened) and is taken as it is.
-    pub fn call_stack(&self, sample: &Sample, located: &Located) -> Vec<CodeAt> {
+    pub fn call_stack(&self, sample: &Sample, located: &SampleSite) -> Vec<CodeRef> {
         let mut frames = vec![located.code];
         let Some(stack) = sample.stack.and_then(|id| self.tables.stacks.get(id.index())) else {
             return frames;
@@ -251,7 +252,7 @@ impl<'t> Resolver<'t> {
     }
 
     /// What tells two samples' call stacks apart: equal keys, equal `call_stack`.
-    pub fn call_stack_key(sample: &Sample, located: &Located) -> CallStackKey {
+    pub fn call_stack_key(sample: &Sample, located: &SampleSite) -> CallStackKey {
         CallStackKey {
             leaf: sample.host_ip,
             mode: sample.host_mode,
@@ -270,24 +271,26 @@ impl<'t> Resolver<'t> {
     }
 
     /// A reason in words.
-    pub fn why(&self, why: Why) -> String {
+    pub fn why(&self, why: UnresolvedReason) -> String {
         let text = match why {
-            Why::NoGuestMap(vm) => match &self.tables.vms[vm.index()].guest {
+            UnresolvedReason::NoGuestMap(vm) => match &self.tables.vms[vm.index()].guest {
                 Guest::Unmapped { reason } => return format!("no guest map: {reason}"),
                 Guest::Mapped { .. } => "no guest map",
             },
-            Why::Unreadable(row) => match &self.tables.symbols[row as usize].name {
+            UnresolvedReason::Unreadable(row) => match &self.tables.symbols[row as usize].name {
                 SymbolName::Unreadable(reason) => return reason.clone(),
                 SymbolName::Function(_) | SymbolName::Stripped => "could not be read",
             },
-            Why::VcpuUnknown => "a vCPU that was not found yet",
-            Why::Cr3Unreadable => "the guest's page-table base (CR3) cannot be read on this host",
-            Why::Cr3Unknown => "page-table base (CR3) not in the guest's map",
-            Why::NoKernel => "no map of the kernel",
-            Why::NoProcess => "process not seen",
-            Why::NoMappings => "the process' mappings are not known",
-            Why::NotMapped => "no module mapped at the address",
-            Why::NotLookedUp => "address not looked up while recording",
+            UnresolvedReason::VcpuUnknown => "a vCPU that was not found yet",
+            UnresolvedReason::Cr3Unreadable => {
+                "the guest's page-table base (CR3) cannot be read on this host"
+            }
+            UnresolvedReason::Cr3Unknown => "page-table base (CR3) not in the guest's map",
+            UnresolvedReason::NoKernel => "no map of the kernel",
+            UnresolvedReason::NoProcess => "process not seen",
+            UnresolvedReason::NoMappings => "the process' mappings are not known",
+            UnresolvedReason::NotMapped => "no module mapped at the address",
+            UnresolvedReason::NotLookedUp => "address not looked up while recording",
         };
         text.to_owned()
     }
@@ -297,7 +300,7 @@ impl<'t> Resolver<'t> {
         Threads::new(self.tables)
     }
 
-    fn locate_host(&self, sample: &Sample) -> Located {
+    fn locate_host(&self, sample: &Sample) -> SampleSite {
         let (level, process) = match (sample.pid, sample.host_mode) {
             (Pid(0), _) => (Level::Idle, ProcessRef::Idle),
             (pid, HostMode::Kernel) => (Level::HostKernel, self.host_process(pid, sample)),
@@ -312,10 +315,10 @@ impl<'t> Resolver<'t> {
             (_, ProcessRef::Image(image)) => self.vm_of_image[image.index()],
             _ => None,
         };
-        Located { level, vm: vm.map(VmRef::Known), process, code }
+        SampleSite { level, vm: vm.map(VmRef::Known), process, code }
     }
 
-    fn locate_guest(&self, sample: &Sample, vcpu: &VcpuSample) -> Located {
+    fn locate_guest(&self, sample: &Sample, vcpu: &VcpuSample) -> SampleSite {
         let Some(vm) = self.vm_of(vcpu) else {
             return self.locate_unknown_guest(sample);
         };
@@ -326,32 +329,39 @@ impl<'t> Resolver<'t> {
         };
         let known = Some(VmRef::Known(vm));
         if matches!(self.tables.vms[vm.index()].guest, Guest::Unmapped { .. }) {
-            let code = CodeAt::Nowhere(Why::NoGuestMap(vm));
-            return Located { level, vm: known, process: ProcessRef::Vm(VmRef::Known(vm)), code };
+            let code = CodeRef::Nowhere(UnresolvedReason::NoGuestMap(vm));
+            return SampleSite {
+                level,
+                vm: known,
+                process: ProcessRef::Vm(VmRef::Known(vm)),
+                code,
+            };
         }
         let process = self.guest_process(vm, vcpu, sample);
         let in_kernel = level == Level::GuestKernel || vcpu.ip.0 >> 63 == 1;
         let code = match process {
             _ if in_kernel => self.kernel_code(Owner::Vm(vm), vcpu.ip.0, sample.time),
-            ProcessRef::Image(image) => CodeAt::Image(image, vcpu.ip.0),
-            ProcessRef::UnknownGuest(_, why) => CodeAt::Nowhere(why),
-            _ => CodeAt::Nowhere(Why::NoProcess),
+            ProcessRef::Image(image) => CodeRef::Image(image, vcpu.ip.0),
+            ProcessRef::UnknownGuest(_, why) => CodeRef::Nowhere(why),
+            _ => CodeRef::Nowhere(UnresolvedReason::NoProcess),
         };
-        Located { level, vm: known, process, code }
+        SampleSite { level, vm: known, process, code }
     }
 
     /// A guest was interrupted; only the VMM's process is known. It may well be before the VM was
     /// first seen, so the nearest in time is taken, however far.
-    fn locate_unknown_guest(&self, sample: &Sample) -> Located {
+    fn locate_unknown_guest(&self, sample: &Sample) -> SampleSite {
         let known = self.vms.at(&sample.pid, sample.time, u64::MAX);
         let vm = known.map_or(VmRef::OfProcess(sample.pid), VmRef::Known);
         let unmapped =
             known.filter(|vm| matches!(self.tables.vms[vm.index()].guest, Guest::Unmapped { .. }));
-        Located {
+        SampleSite {
             level: Level::GuestUnknown,
             vm: Some(vm),
             process: ProcessRef::Vm(vm),
-            code: CodeAt::Nowhere(unmapped.map_or(Why::VcpuUnknown, Why::NoGuestMap)),
+            code: CodeRef::Nowhere(
+                unmapped.map_or(UnresolvedReason::VcpuUnknown, UnresolvedReason::NoGuestMap),
+            ),
         }
     }
 
@@ -375,27 +385,28 @@ impl<'t> Resolver<'t> {
             return ProcessRef::Image(thread);
         }
         let Some(cr3) = vcpu.cr3 else {
-            return ProcessRef::UnknownGuest(vm, Why::Cr3Unreadable);
+            return ProcessRef::UnknownGuest(vm, UnresolvedReason::Cr3Unreadable);
         };
         let slack = LIFETIME_SLACK_NS.saturating_add(error_ns);
         let image = self.guest_images.at(&(vm, cr3), sample.time, slack);
-        image.map_or(ProcessRef::UnknownGuest(vm, Why::Cr3Unknown), ProcessRef::Image)
+        image.map_or(ProcessRef::UnknownGuest(vm, UnresolvedReason::Cr3Unknown), ProcessRef::Image)
     }
 
     /// The kernel of that time: a guest that boots again has another one. One whose bounds the sample just misses will do.
-    fn kernel_code(&self, owner: Owner, ip: u64, time: HostNs) -> CodeAt {
+    fn kernel_code(&self, owner: Owner, ip: u64, time: HostNs) -> CodeRef {
         let kernel = self.kernels.at(&owner, time, LIFETIME_SLACK_NS);
-        kernel.map_or(CodeAt::Nowhere(Why::NoKernel), |image| CodeAt::Image(image, ip))
+        kernel
+            .map_or(CodeRef::Nowhere(UnresolvedReason::NoKernel), |image| CodeRef::Image(image, ip))
     }
 
     fn name(&self, module: ModuleId, offset: u64) -> CodeName {
         let Some(row) = self.symbols.get(&(module, offset)) else {
-            return CodeName::Unknown(Why::NotLookedUp);
+            return CodeName::Unknown(UnresolvedReason::NotLookedUp);
         };
         match &self.tables.symbols[*row as usize].name {
             SymbolName::Function(_) => CodeName::Function(*row),
             SymbolName::Stripped => CodeName::Stripped,
-            SymbolName::Unreadable(_) => CodeName::Unknown(Why::Unreadable(*row)),
+            SymbolName::Unreadable(_) => CodeName::Unknown(UnresolvedReason::Unreadable(*row)),
         }
     }
 }
@@ -451,7 +462,7 @@ impl Threads {
 
     /// The thread of a sample. A guest's FS base is its thread's in user code; in the kernel only
     /// when it matches (an interrupt of a kernel thread has borrowed page tables).
-    pub fn of(&self, sample: &Sample, located: &Located) -> Option<u32> {
+    pub fn of(&self, sample: &Sample, located: &SampleSite) -> Option<u32> {
         let ProcessRef::Image(image) = located.process else {
             return None;
         };
@@ -483,10 +494,10 @@ fn canonical_symbols(tables: &Tables) -> FxHashMap<(ModuleId, u64), u32> {
         .collect()
 }
 
-fn user_code(process: ProcessRef, ip: u64) -> CodeAt {
+fn user_code(process: ProcessRef, ip: u64) -> CodeRef {
     match process {
-        ProcessRef::Image(image) => CodeAt::Image(image, ip),
-        _ => CodeAt::Nowhere(Why::NoProcess),
+        ProcessRef::Image(image) => CodeRef::Image(image, ip),
+        _ => CodeRef::Nowhere(UnresolvedReason::NoProcess),
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use crate::Server;
 use crate::destination::Poster;
-use crate::handled::Said;
+use crate::handled::OperatorNotes;
 use crate::watch::Found;
 
 /// Days for which the store keeps webhooks' messages.
@@ -103,7 +103,7 @@ struct Alert {
 }
 
 impl Alert {
-    fn new(found: &Found, public_url: Option<&str>, said: &Said, now_s: u64) -> Self {
+    fn new(found: &Found, public_url: Option<&str>, said: &OperatorNotes, now_s: u64) -> Self {
         let Found { finding, first, over_s } = found;
         let id = finding.id.to_string();
         let label = |name: &Option<String>| name.as_deref().map(|name| short(name, MOST_LABEL));
@@ -227,7 +227,7 @@ pub(crate) mod test {
 
     #[test]
     fn an_alert_says_what_since_when_why_and_where_to_look() {
-        let said = Said::default();
+        let said = OperatorNotes::default();
         let alert = Alert::new(&found(7, "db"), Some("https://fleet.example/"), &said, 0);
         assert_eq!(alert.summary, "kvm1/db: steal type 1 changed from 1.0 % to 25.0 %");
         assert_eq!(alert.cause, "VM db took 90 % of the additional steal type 1");
@@ -267,7 +267,7 @@ pub(crate) mod test {
     #[test]
     fn hostile_names_are_short_and_can_be_seen() {
         let evil = "<b>\u{1b}[31m\u{202e}exe\r\n".repeat(1000);
-        let alert = Alert::new(&found(7, &evil), None, &Said::default(), 0);
+        let alert = Alert::new(&found(7, &evil), None, &OperatorNotes::default(), 0);
         for text in [alert.vm.as_deref().unwrap(), &alert.cause, &alert.summary, &alert.advice[0]] {
             assert!(!text.chars().any(model::is_unsafe), "{text:?}");
             assert!(text.len() <= MOST_TEXT, "{}", text.len());

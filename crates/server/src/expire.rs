@@ -31,9 +31,9 @@ const DOUBT: Duration = Duration::from_secs(24 * 3600);
 
 /// Since when the clock has been doubted.
 #[derive(Debug, Default)]
-pub(crate) struct Doubt(Mutex<Option<Instant>>);
+pub(crate) struct ClockTrust(Mutex<Option<Instant>>);
 
-impl Doubt {
+impl ClockTrust {
     /// Whether the clock is believed. `is_near`: to the last expiry; `has_windows`: of its day.
     fn believes(&self, is_near: bool, has_windows: bool, now: Instant) -> bool {
         let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -299,7 +299,7 @@ mod test {
 
     #[test]
     fn doubt_lasts_a_day_and_ends_with_its_cause() {
-        let (doubt, now) = (Doubt::default(), Instant::now());
+        let (doubt, now) = (ClockTrust::default(), Instant::now());
         assert!(!doubt.believes(false, true, now));
         assert!(!doubt.believes(false, false, now + DOUBT));
         assert!(doubt.believes(false, true, now + DOUBT));

@@ -47,13 +47,13 @@ pub(crate) enum HandleError {
 
 /// What is said now.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Said {
+pub(crate) struct OperatorNotes {
     /// By finding.
     pub(crate) acknowledged: BTreeMap<String, Acknowledgement>,
     pub(crate) silences: Vec<SilenceEntry>,
 }
 
-impl Said {
+impl OperatorNotes {
     /// The silence of a finding that lasts longest.
     pub(crate) fn silence(&self, found: &Found, now_s: u64) -> Option<&SilenceEntry> {
         let (id, series) = (found.finding.id.to_string(), &found.first.series);
@@ -82,7 +82,7 @@ pub(crate) struct Handled {
 #[derive(Debug, Default)]
 struct Known {
     looked: Option<Instant>,
-    said: Arc<Said>,
+    said: Arc<OperatorNotes>,
     /// Objects that were read, with the time when they were made.
     read: HashMap<Path, (chrono::DateTime<chrono::Utc>, Bytes)>,
 }
@@ -93,7 +93,7 @@ impl Handled {
     }
 
     /// What is said, some seconds ago at most.
-    pub(crate) async fn said(&self) -> object_store::Result<Arc<Said>> {
+    pub(crate) async fn said(&self) -> object_store::Result<Arc<OperatorNotes>> {
         let mut known = self.known.lock().await;
         if known.looked.is_none_or(|looked| LOOK_EVERY <= looked.elapsed()) {
             let mut read = HashMap::new();
@@ -102,7 +102,7 @@ impl Handled {
             let silences = self.entries(SILENCES, MOST_SILENCES, &known.read, &mut read).await?;
             let silences = silences.into_iter().map(|(_, silence)| silence).collect();
             let acknowledged = acknowledged.into_iter().collect();
-            let said = Arc::new(Said { acknowledged, silences });
+            let said = Arc::new(OperatorNotes { acknowledged, silences });
             *known = Known { looked: Some(Instant::now()), said, read };
         }
         Ok(Arc::clone(&known.said))

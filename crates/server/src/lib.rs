@@ -60,7 +60,7 @@ pub use recording::window::HostName;
 
 use analyze::Queue;
 use auth::Auth;
-use expire::Doubt;
+use expire::ClockTrust;
 use handled::Handled;
 use metrics::Metrics;
 use receive::Receiver;
@@ -93,7 +93,7 @@ struct Server {
     receiver: Receiver,
     refused: Refused,
     queue: Queue,
-    doubt: Doubt,
+    doubt: ClockTrust,
     engine: Engine,
     watch: Watch,
     handled: Handled,
@@ -125,7 +125,7 @@ impl Server {
             identity: Identity::open(&config)?,
             refused: Refused::new(store.clone()),
             queue: Queue::default(),
-            doubt: Doubt::default(),
+            doubt: ClockTrust::default(),
             engine: engine(store.objects(), limits)?,
             watch: Watch::default(),
             handled: Handled::new(store.clone()),

@@ -131,7 +131,7 @@ impl Watch {
     }
 
     /// Has alerts sent again: what is said about findings changed.
-    pub(crate) fn tell_again(&self) {
+    pub(crate) fn requeue_alerts(&self) {
         self.changes.send_if_modified(|n| {
             let is_ready = 0 < *n;
             *n += u64::from(is_ready);

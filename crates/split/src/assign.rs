@@ -16,7 +16,7 @@ use std::net::IpAddr;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::connection::{Sink, Trip};
+use crate::connection::{RoundTrip, Sink};
 use crate::parts::{OwnTrip, Parts, Unknown};
 use crate::splitter::{Assigned, Outcome, Request};
 use crate::{CaptureNs, Counter, Roles};
@@ -47,7 +47,7 @@ pub(crate) fn assign(sink: &mut Sink, roles: &Roles) -> Vec<IpAddr> {
     for (at, request) in sink.requests.iter().enumerate() {
         web.entry(request.server.ip()).or_default().push(at);
     }
-    let mut trips_of: FxHashMap<IpAddr, Vec<Trip>> = FxHashMap::default();
+    let mut trips_of: FxHashMap<IpAddr, Vec<RoundTrip>> = FxHashMap::default();
     for trip in trips {
         if let Some(host) = host_of(trip.database) {
             trips_of.entry(host).or_default().push(trip);
@@ -73,7 +73,7 @@ pub(crate) fn assign(sink: &mut Sink, roles: &Roles) -> Vec<IpAddr> {
 struct Host<'a> {
     sink: &'a mut Sink,
     requests: Vec<usize>,
-    trips: Vec<Trip>,
+    trips: Vec<RoundTrip>,
     clients: &'a [IpAddr],
     host: IpAddr,
 }
@@ -105,8 +105,8 @@ impl Host<'_> {
         }
     }
 
-    fn own(&self, trip: &Trip) -> Option<OwnTrip> {
-        let Trip { begin, end, statements, database, .. } = *trip;
+    fn own(&self, trip: &RoundTrip) -> Option<OwnTrip> {
+        let RoundTrip { begin, end, statements, database, .. } = *trip;
         let database = self.sink.databases.get(database as usize)?.server.ip();
         Some(OwnTrip { begin, end, statements, database })
     }
@@ -117,13 +117,13 @@ impl Host<'_> {
     }
 
     /// Each trip with the requests that it may be of.
-    fn assigned(&mut self, spans: &[Span]) -> Vec<(Trip, Inside)> {
+    fn assigned(&mut self, spans: &[Span]) -> Vec<(RoundTrip, Inside)> {
         let of_trips: Vec<Span> =
             self.trips.iter().map(|trip| Span { begin: trip.begin, end: trip.end }).collect();
         let inside = inside(spans, &of_trips);
         let narrower = self.narrower(spans, &inside);
         let latest = latest(spans);
-        let began_inside = |trip: &Trip| {
+        let began_inside = |trip: &RoundTrip| {
             let n = spans.partition_point(|span| span.begin <= trip.begin);
             n.checked_sub(1).is_some_and(|at| trip.begin < latest[at])
         };

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use analysis::steal::{Balance, Evidence, ThiefNames, Window};
+use analysis::steal::{Balance, ThiefNames, TimelineInput, Window};
 use model::{HostNs, VmId};
 
 use crate::{CaptureNs, Outcome, Part, Request};
@@ -19,7 +19,7 @@ use crate::{CaptureNs, Outcome, Part, Request};
 #[derive(Debug, Clone, Copy)]
 pub struct TimeAxis<'a> {
     /// What the VMs did.
-    pub evidence: Evidence<'a>,
+    pub evidence: TimelineInput<'a>,
     /// Who took CPUs.
     pub names: &'a ThiefNames<'a>,
     /// VMs by address.

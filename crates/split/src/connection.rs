@@ -39,7 +39,7 @@ pub(crate) enum Side {
 #[derive(Debug)]
 pub(crate) struct Sink {
     pub(crate) requests: Vec<Request>,
-    pub(crate) trips: Vec<Trip>,
+    pub(crate) trips: Vec<RoundTrip>,
     pub(crate) unreadable: Vec<Unreadable>,
     pub(crate) databases: Vec<Database>,
     pub(crate) counts: Counts,
@@ -50,7 +50,7 @@ pub(crate) struct Sink {
 
 /// A time in which a database owed an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Trip {
+pub(crate) struct RoundTrip {
     /// Index of its connection.
     pub(crate) database: u32,
     /// Trips of one transaction have the same number.
@@ -120,7 +120,7 @@ impl Sink {
             if self.trips.len() == MOST_TRIPS {
                 return self.is_full(*begin);
             }
-            self.trips.push(Trip { database, block, begin: *begin, end: *end, statements: 1 });
+            self.trips.push(RoundTrip { database, block, begin: *begin, end: *end, statements: 1 });
         }
     }
 
@@ -132,14 +132,14 @@ impl Sink {
 
 /// What a database's protocol says of its connection.
 #[derive(Debug)]
-pub(crate) struct DbLine {
+pub(crate) struct DbConnection {
     database: u32,
     block: u32,
     /// Where the last time that can't be read is in the sink.
     unreadable: Option<usize>,
 }
 
-impl DbLine {
+impl DbConnection {
     fn new(database: Database, sink: &mut Sink) -> Self {
         sink.counts.one(Counter::DbConnections);
         sink.databases.push(database);
@@ -152,7 +152,7 @@ impl DbLine {
             return sink.is_full(begin);
         }
         let (database, block) = (self.database, self.block);
-        sink.trips.push(Trip { database, block, begin, end: end.max(begin), statements });
+        sink.trips.push(RoundTrip { database, block, begin, end: end.max(begin), statements });
     }
 
     /// The transaction is over.
@@ -286,7 +286,7 @@ enum Speech {
     Postgres(Box<Postgres>),
     MySql(Box<MySql>),
     /// A database's, but it can't be read, with the reason.
-    Opaque(DbLine, Unknown),
+    Opaque(DbConnection, Unknown),
     Ignored,
 }
 
@@ -523,7 +523,7 @@ impl Connection {
                 }
             }
             Guess::Postgres if roles.may_be_db(server) => {
-                let line = DbLine::new(self.database(Protocol::Postgres), sink);
+                let line = DbConnection::new(self.database(Protocol::Postgres), sink);
                 if let Opening { requested: Some(requested), answered: Some(answered), .. } =
                     self.opening
                 {
@@ -532,16 +532,16 @@ impl Connection {
                 Speech::Postgres(Box::new(Postgres::new(line, begins)))
             }
             Guess::MySql if roles.may_be_db(server) => {
-                let line = DbLine::new(self.database(Protocol::MySql), sink);
+                let line = DbConnection::new(self.database(Protocol::MySql), sink);
                 Speech::MySql(Box::new(MySql::new(line, begins, self.opening.requested)))
             }
             Guess::Encrypted if roles.is_db(server) => {
-                let line = DbLine::new(self.database(Protocol::Unreadable), sink);
+                let line = DbConnection::new(self.database(Protocol::Unreadable), sink);
                 line.is_encrypted(sink);
                 Speech::Opaque(line, Unknown::Encrypted)
             }
             Guess::Other if roles.is_db(server) => {
-                let line = DbLine::new(self.database(Protocol::Unreadable), sink);
+                let line = DbConnection::new(self.database(Protocol::Unreadable), sink);
                 line.is_undecoded(sink);
                 Speech::Opaque(line, Unknown::Undecoded)
             }
@@ -565,7 +565,7 @@ impl Connection {
         Database { client, server, protocol, opened: self.opening.requested, closed: None }
     }
 
-    fn line(&mut self) -> Option<&mut DbLine> {
+    fn line(&mut self) -> Option<&mut DbConnection> {
         match &mut self.speech {
             Speech::Postgres(postgres) => Some(postgres.line()),
             Speech::MySql(mysql) => Some(mysql.line()),

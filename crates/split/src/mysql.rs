@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use crate::connection::{DbLine, Side, Sink};
+use crate::connection::{DbConnection, Side, Sink};
 use crate::framing::{Framer, Framing, Message, whole_messages};
 use crate::parts::Unknown;
 use crate::{CaptureNs, Counter};
@@ -44,7 +44,7 @@ const MOST_COMMANDS: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct MySql {
-    line: DbLine,
+    line: DbConnection,
     phase: Phase,
     front: Framer,
     back: Framer,
@@ -103,7 +103,7 @@ enum LastPacket {
 
 impl MySql {
     /// `begins`: the server's greeting is next; the connection was opened then, if that was seen.
-    pub(crate) fn new(line: DbLine, begins: bool, opened: Option<CaptureNs>) -> Self {
+    pub(crate) fn new(line: DbConnection, begins: bool, opened: Option<CaptureNs>) -> Self {
         let phase = if begins { Phase::Greeting { since: opened } } else { Phase::Session };
         Self {
             line,
@@ -117,7 +117,7 @@ impl MySql {
         }
     }
 
-    pub(crate) fn line(&mut self) -> &mut DbLine {
+    pub(crate) fn line(&mut self) -> &mut DbConnection {
         &mut self.line
     }
 

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use crate::connection::{DbLine, Side, Sink};
+use crate::connection::{DbConnection, Side, Sink};
 use crate::framing::{Framer, Framing, Message, whole_messages};
 use crate::parts::Unknown;
 use crate::{CaptureNs, Counter};
@@ -26,7 +26,7 @@ const MOST_GROUPS: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Postgres {
-    line: DbLine,
+    line: DbConnection,
     phase: Phase,
     front: Framer,
     back: Framer,
@@ -70,7 +70,7 @@ struct Group {
 
 impl Postgres {
     /// `begins`: its first byte is next.
-    pub(crate) fn new(line: DbLine, begins: bool) -> Self {
+    pub(crate) fn new(line: DbConnection, begins: bool) -> Self {
         let phase = if begins { Phase::Startup { requested: None } } else { Phase::Session };
         Self {
             line,
@@ -82,7 +82,7 @@ impl Postgres {
         }
     }
 
-    pub(crate) fn line(&mut self) -> &mut DbLine {
+    pub(crate) fn line(&mut self) -> &mut DbConnection {
         &mut self.line
     }
 
@@ -273,7 +273,7 @@ fn requested(message: &Message<'_>, groups: &mut VecDeque<Group>) -> Option<()> 
 fn answered(
     message: &Message<'_>,
     groups: &mut VecDeque<Group>,
-    line: &mut DbLine,
+    line: &mut DbConnection,
     sink: &mut Sink,
 ) -> Option<()> {
     let kind = message.header[0];

@@ -18,16 +18,16 @@ use crate::timeline::{Cpu, Disk, Slice, Timeline, Work};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Profile {
     /// A CPU is busy when any is, a disk when any is.
-    pub machine: FourWay,
+    pub machine: BusyMatrix,
     /// Each CPU, by its number, against all disks.
-    pub cpus: Vec<(u32, FourWay)>,
+    pub cpus: Vec<(u32, BusyMatrix)>,
     /// Each disk, in the order of `Timeline::disks`, against all CPUs.
-    pub disks: Vec<FourWay>,
+    pub disks: Vec<BusyMatrix>,
 }
 
 /// A stretch of wall time divided by what was busy. All in ns; they sum to the wall time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct FourWay {
+pub struct BusyMatrix {
     /// A CPU and no disk.
     pub cpu_only_ns: u64,
     /// A CPU and a disk.
@@ -42,7 +42,7 @@ pub struct FourWay {
     pub unknown_and_disk_ns: u64,
 }
 
-impl FourWay {
+impl BusyMatrix {
     /// The wall time.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
@@ -162,8 +162,12 @@ fn cpu_usage(range: &Range<HostNs>, edges: Vec<Edge>) -> Vec<Stretch<Usage>> {
     levels(range, edges).into_iter().map(usage).collect()
 }
 
-fn four_way(range: &Range<HostNs>, cpu: &[Stretch<Usage>], disk: &[Stretch<[i64; 2]>]) -> FourWay {
-    let mut sums = FourWay::default();
+fn four_way(
+    range: &Range<HostNs>,
+    cpu: &[Stretch<Usage>],
+    disk: &[Stretch<[i64; 2]>],
+) -> BusyMatrix {
+    let mut sums = BusyMatrix::default();
     cross(cpu.iter().copied(), disk, |ns, cpu, disk| sums.add(ns, cpu, disk != [0, 0]));
     debug_assert_eq!(sums.total_ns(), range.end.since(range.start));
     sums
@@ -207,7 +211,7 @@ mod test {
     }
 
     /// CPU only, both, disk only, neither, unknown, unknown and disk.
-    fn numbers(split: &FourWay) -> [u64; 6] {
+    fn numbers(split: &BusyMatrix) -> [u64; 6] {
         [
             split.cpu_only_ns,
             split.both_ns,

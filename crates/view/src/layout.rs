@@ -74,7 +74,7 @@ pub struct MeasuredVm {
 
 /// A plan that was carried out, how long that took, and what VMs did before and after.
 #[must_use]
-pub fn layout_done(
+pub fn layout_apply(
     topology: &Topology,
     moved: &[MovedVm],
     took_ns: u64,
@@ -567,7 +567,7 @@ mod test {
             vm("a\u{1b}", activity(Some(1e9), Some(0.8)), Some(activity(Some(1.4e9), Some(0.0)))),
             vm("b", activity(None, None), None),
         ];
-        let report = layout_done(&topology, &[], 1, &measured);
+        let report = layout_apply(&topology, &[], 1, &measured);
         let text = report.text(Width::Unlimited);
         let has = |row: &[&str]| {
             let is_it = |line: &str| line.split_whitespace().eq(row.iter().copied());
@@ -578,7 +578,7 @@ mod test {
         assert!(
             (report.json["measured"][0]["measured_gain"].as_f64().unwrap() - 40.0).abs() < 1e-6
         );
-        assert_eq!(layout_done(&topology, &[], 1, &[]).json["measured"], json!([]));
+        assert_eq!(layout_apply(&topology, &[], 1, &[]).json["measured"], json!([]));
     }
 
     #[test]

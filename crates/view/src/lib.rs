@@ -46,13 +46,13 @@ pub use correct::{CorrectQuery, TakenExceedsRun, correct, correct_all};
 pub use exits::{ExitsBy, exits};
 pub use findings::{action_in_words, cause_in_words, findings, measure_in_words, symptom_in_words};
 pub use fleet::{Capacity, ReplayFigures, capacity, found, replay};
-pub use layout::{MeasuredVm, MovedVm, layout_done, layout_plan, layout_simulation, nodes};
+pub use layout::{MeasuredVm, MovedVm, layout_apply, layout_plan, layout_simulation, nodes};
 pub use migration::{MigrationFigures, MigrationLayout, MigrationVm, NodePlace, migration};
 pub use profile::profile;
 pub use recording::{dropped, missed};
 pub use split::{SplitBy, SplitQuery, SplitRecording, split};
 pub use steal::{StealBy, StealQuery, steal};
-pub use top::{first_thief, top};
+pub use top::{top, top_thief};
 pub use vcpu_time::{VcpuTime, account_in_words};
 
 pub use csv::field;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use analysis::Nodes;
 use analysis::steal::{
-    ACCOUNTS, Balance, Victims, Whose, account_name, balances, hundredths, victims,
+    ACCOUNTS, TimeBreakdown, Victims, Whose, account_name, balances, hundredths, victims,
 };
 use analysis::vcpu_timeline::Account;
 use model::{VcpuId, VmId};
@@ -55,9 +55,9 @@ pub struct StealQuery {
 /// A VM's time.
 struct VmTime {
     vm: VmId,
-    sum: Balance,
+    sum: TimeBreakdown,
     /// By their numbers.
-    vcpus: Vec<(u32, VcpuId, Balance)>,
+    vcpus: Vec<(u32, VcpuId, TimeBreakdown)>,
     /// When `by` asks for them.
     victims: Option<Victims>,
     /// The remote share of its guest time, where its memory is known.
@@ -102,10 +102,10 @@ impl VmTime {
         source: &VcpuTime<'_>,
         vm: VmId,
         by: Option<StealBy>,
-        balances: &mut BTreeMap<VcpuId, Balance>,
+        balances: &mut BTreeMap<VcpuId, TimeBreakdown>,
         nodes: &Nodes,
     ) -> Self {
-        let mut sum = Balance::default();
+        let mut sum = TimeBreakdown::default();
         let mut vcpus = Vec::new();
         for (number, vcpu) in source.vcpus(vm) {
             let balance = balances.remove(&vcpu).unwrap_or_default();
@@ -124,7 +124,7 @@ impl VmTime {
     }
 
     /// The VM, and its vCPUs if there are several.
-    fn lines(&self, source: &VcpuTime<'_>) -> impl Iterator<Item = (String, &Balance)> {
+    fn lines(&self, source: &VcpuTime<'_>) -> impl Iterator<Item = (String, &TimeBreakdown)> {
         let name = source.vm(self.vm).name.clone();
         let several = if 1 < self.vcpus.len() { &self.vcpus[..] } else { &[] };
         let vcpus = several.iter().map(|(number, _, balance)| (format!("  vcpu{number}"), balance));
@@ -231,7 +231,7 @@ fn causes(source: &VcpuTime<'_>, vms: &[VmTime], by: Option<StealBy>) -> Table {
     table
 }
 
-fn parts(source: &VcpuTime<'_>, balance: &Balance, account: Account) -> Vec<(Cell, u64)> {
+fn parts(source: &VcpuTime<'_>, balance: &TimeBreakdown, account: Account) -> Vec<(Cell, u64)> {
     match account {
         Account::StealOutside => {
             let thieves = balance.thieves.iter();
@@ -246,7 +246,7 @@ fn parts(source: &VcpuTime<'_>, balance: &Balance, account: Account) -> Vec<(Cel
 }
 
 fn vm_json(source: &VcpuTime<'_>, query: &StealQuery, vm: &VmTime) -> Value {
-    let vcpu = |(number, vcpu, balance): &(u32, VcpuId, Balance)| {
+    let vcpu = |(number, vcpu, balance): &(u32, VcpuId, TimeBreakdown)| {
         let tid = source.evidence.tables.vcpus[vcpu.index()].tid.0;
         json!({ "number": number, "tid": tid, "time": time_json(source, balance) })
     };
@@ -273,7 +273,7 @@ fn vm_json(source: &VcpuTime<'_>, query: &StealQuery, vm: &VmTime) -> Value {
 }
 
 /// A VM's time, for JSON.
-pub(crate) fn time_json(source: &VcpuTime<'_>, balance: &Balance) -> Value {
+pub(crate) fn time_json(source: &VcpuTime<'_>, balance: &TimeBreakdown) -> Value {
     let ns = |account| balance.accounts.get(account);
     let wall_ns = balance.accounts.total();
     json!({

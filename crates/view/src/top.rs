@@ -83,7 +83,7 @@ fn table(vcpus: &[Overview]) -> Table {
             unknown,
         ];
         let who = who.into_iter().chain([vcpu.vcpu.into(), Cell::ns(vcpu.wall_ns)]);
-        let thief = vcpu.thieves.first().map_or(String::new(), |thief| first_thief(vcpu, thief));
+        let thief = vcpu.thieves.first().map_or(String::new(), |thief| top_thief(vcpu, thief));
         table.row(who.chain(shares.map(share)).chain([thief.into()]));
     }
     let is_unknown = |vcpu: &Overview| vcpu.thieves.first().is_some_and(|t| t.name == UNKNOWN);
@@ -95,7 +95,7 @@ fn table(vcpus: &[Overview]) -> Table {
 
 /// `db vcpu0 98%`: who had the CPU most, and how much of the steal of type 1 that was.
 #[must_use]
-pub fn first_thief(vcpu: &Overview, thief: &Share) -> String {
+pub fn top_thief(vcpu: &Overview, thief: &Share) -> String {
     let part = 100 * thief.ns / vcpu.ns(Account::StealOutside).max(1);
     format!("{} {part}%", clean(&thief.name))
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use analysis::exit_reason;
-use analysis::steal::{Evidence, Stolen, Thief, ThiefNames, VmmTime};
+use analysis::steal::{Stolen, Thief, ThiefNames, TimelineInput, VmmTime};
 use analysis::vcpu_timeline::{Account, VcpuTimeline};
 use model::{OffCpuSource, VcpuId, Vm, VmId};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ pub(crate) const VERSION: u32 = 1;
 #[derive(Debug)]
 pub struct VcpuTime<'a> {
     /// The axis, the recording's tables and header.
-    pub evidence: Evidence<'a>,
+    pub evidence: TimelineInput<'a>,
     /// Who had a CPU.
     pub names: ThiefNames<'a>,
 }
@@ -27,7 +27,7 @@ pub struct VcpuTime<'a> {
 impl<'a> VcpuTime<'a> {
     /// Names for the thieves of the evidence.
     #[must_use]
-    pub fn new(evidence: Evidence<'a>) -> Self {
+    pub fn new(evidence: TimelineInput<'a>) -> Self {
         Self { evidence, names: ThiefNames::new(evidence.tables) }
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 use layout::{Activity, Load, Options, Outcome, Plan, Source};
 use model::Pid;
-use numa::{CarriedOut, Done, Host, HostVm, Roots, VmProcess, Watched};
+use numa::{Applied, CarriedOut, Host, HostVm, Roots, VmProcess, Watched};
 use probes::{FoundVm, VmFinder};
 use view::{MeasuredVm, MovedVm};
 
@@ -110,7 +110,7 @@ pub(super) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
         || args.measure.map(|seconds| measure(host, found, seconds, &stop)).unwrap_or_default();
     let before = measured();
     let roots = Roots { sys: Path::new(SYS), proc };
-    let done = numa::carry_out(roots, &host.topology, &host.vms, plan, args.how.rate, &stop_now);
+    let done = numa::apply_plan(roots, &host.topology, &host.vms, plan, args.how.rate, &stop_now);
     for failure in &done.failures {
         say!("vmscope: {}", view::clean(&failure.to_string()));
     }
@@ -121,7 +121,7 @@ pub(super) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
     let measured_again = if stop_now() { BTreeMap::new() } else { measured() };
     let activities = Activities { before, after: measured_again };
     let report =
-        view::layout_done(&host.topology, &moved, took_ns, &activities.of_vms(&planned, &after));
+        view::layout_apply(&host.topology, &moved, took_ns, &activities.of_vms(&planned, &after));
     print(&args.how.format.render(&report)).context("failed to write to standard output")?;
     let CarriedOut { failures, stopped, .. } = done;
     Ok(ExitCode::from(u8::from(stopped || !failures.is_empty())))
@@ -169,7 +169,7 @@ impl Activities {
     }
 }
 
-fn moved(done: &Done, after: &Host) -> MovedVm {
+fn moved(done: &Applied, after: &Host) -> MovedVm {
     let now = after.vms.iter().find(|vm| vm.process.pid == done.pid).map(|vm| vm.placed.clone());
     MovedVm {
         name: done.name.clone(),

@@ -15,7 +15,7 @@ use recording::Recording;
 use view::{clean, dropped, missed};
 
 use super::report::{Select, refuse_unknown_process};
-use cli::EdgesArg;
+use cli::OffCpuSourceArg;
 use cli::Part;
 use cli::TimeRange;
 use cli::Usage;
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     range: TimeRange,
     /// html and perfetto: source of the times at which vCPUs lost and got their CPU [default: as recorded]
     #[arg(long, alias = "edges", value_enum, value_name = "SOURCE")]
-    offcpu_source: Option<EdgesArg>,
+    offcpu_source: Option<OffCpuSourceArg>,
 }
 
 const EXAMPLE: &str = "Examples:

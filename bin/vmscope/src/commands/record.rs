@@ -52,8 +52,8 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = TriggerArg::CpuClock)]
     trigger: TriggerArg,
     /// Source of the times at which vCPUs lost and got their CPU
-    #[arg(long, alias = "edges", value_enum, value_name = "SOURCE", default_value_t = EdgesArg::Samples)]
-    offcpu_source: EdgesArg,
+    #[arg(long, alias = "edges", value_enum, value_name = "SOURCE", default_value_t = OffCpuSourceArg::Samples)]
+    offcpu_source: OffCpuSourceArg,
     /// Count VM exits by vCPU and reason; costs about 100 instructions per exit
     #[arg(long)]
     exits: bool,
@@ -94,7 +94,7 @@ enum TriggerArg {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum EdgesArg {
+enum OffCpuSourceArg {
     /// The samples: accurate to one period, at no extra cost
     Samples,
     /// Scheduler switches: exact, at a cost for each context switch of the host
@@ -176,8 +176,8 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
             call_graph: args.call_graph.is_some(),
         },
         off_cpu_source: match args.offcpu_source {
-            EdgesArg::Samples => OffCpuSource::Samples,
-            EdgesArg::Switches => OffCpuSource::Switches,
+            OffCpuSourceArg::Samples => OffCpuSource::Samples,
+            OffCpuSourceArg::Switches => OffCpuSource::Switches,
         },
         exits: if args.exits { Exits::Counted } else { Exits::NotCounted },
         process_events: ProcessEvents::Followed,

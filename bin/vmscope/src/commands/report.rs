@@ -52,7 +52,7 @@ pub(crate) struct Args {
     by: ByArg,
     /// Guest view and html: source of the times at which vCPUs lost and got their CPU [default: as recorded]
     #[arg(long, alias = "edges", value_enum, value_name = "SOURCE")]
-    offcpu_source: Option<EdgesArg>,
+    offcpu_source: Option<OffCpuSourceArg>,
     /// Maximum number of lines, 0 for all [default: 30 in text, all in json and csv]
     #[arg(long, value_name = "N", value_parser = count)]
     limit: Option<usize>,
@@ -104,7 +104,7 @@ enum ByArg {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum EdgesArg {
+enum OffCpuSourceArg {
     /// The samples: accurate to one sampling period
     Samples,
     /// Scheduler switches: exact; needs record --offcpu-source switches
@@ -126,7 +126,7 @@ enum Format {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.offcpu_source == Some(EdgesArg::Both) {
+    if args.offcpu_source == Some(OffCpuSourceArg::Both) {
         let report = agreement_report(args)?;
         print(&render(&report, args.format)).context("failed to write to standard output")?;
         return Ok(ExitCode::SUCCESS);
@@ -203,15 +203,15 @@ fn profile(dir: &Path, args: &Args) -> anyhow::Result<Profile> {
 }
 
 /// The requested edges; `None`: as recorded.
-fn edges(requested: Option<EdgesArg>) -> Option<OffCpuSource> {
+fn edges(requested: Option<OffCpuSourceArg>) -> Option<OffCpuSource> {
     match requested {
-        Some(EdgesArg::Samples) => Some(OffCpuSource::Samples),
-        Some(EdgesArg::Switches) => Some(OffCpuSource::Switches),
-        Some(EdgesArg::Both) | None => None,
+        Some(OffCpuSourceArg::Samples) => Some(OffCpuSource::Samples),
+        Some(OffCpuSourceArg::Switches) => Some(OffCpuSource::Switches),
+        Some(OffCpuSourceArg::Both) | None => None,
     }
 }
 
-fn refuse_edges(requested: Option<EdgesArg>) -> Result<(), Usage> {
+fn refuse_edges(requested: Option<OffCpuSourceArg>) -> Result<(), Usage> {
     let text = "--offcpu-source is about the gaps of --view guest, which are not shown in other views or with --process";
     requested.map_or(Ok(()), |_| Err(Usage(text.to_owned())))
 }

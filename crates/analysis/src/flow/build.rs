@@ -18,7 +18,8 @@ use crate::Selection;
 use crate::filter::Filter;
 use crate::label::{Namer, UNKNOWN};
 use resolve::{
-    CallStackKey, CodeAt, CodeName, Level, Located, ProcessRef, Resolver, Threads, VmRef, Why,
+    CallStackKey, CodeName, CodeRef, Level, ProcessRef, Resolver, SampleSite, Threads,
+    UnresolvedReason, VmRef,
 };
 
 /// The flow of `samples`.
@@ -51,7 +52,7 @@ pub struct FlowBuilder<'r> {
 }
 
 /// Equal keys, equal stacks.
-type StackKey = (Level, Option<VmRef>, ProcessRef, CodeAt, Option<CallStackKey>);
+type StackKey = (Level, Option<VmRef>, ProcessRef, CodeRef, Option<CallStackKey>);
 /// Equal keys, equal threads. The first says guest; the last tells threads without a row apart: the
 /// host thread, or the vCPU.
 type ThreadKey = (bool, Option<VmRef>, ProcessRef, Option<u32>, u32);
@@ -109,7 +110,7 @@ impl<'r> FlowBuilder<'r> {
         }
     }
 
-    fn stack(&mut self, sample: &Sample, located: &Located) -> u32 {
+    fn stack(&mut self, sample: &Sample, located: &SampleSite) -> u32 {
         let has_callers = !located.level.is_guest() && sample.stack.is_some();
         let callers = has_callers.then(|| Resolver::call_stack_key(sample, located));
         let key = (located.level, located.vm, located.process, located.code, callers);
@@ -125,7 +126,7 @@ impl<'r> FlowBuilder<'r> {
         stack
     }
 
-    fn guest_frames(&mut self, located: &Located) -> Vec<u32> {
+    fn guest_frames(&mut self, located: &SampleSite) -> Vec<u32> {
         let name = located.vm.map_or_else(|| UNKNOWN.to_owned(), |vm| self.namer.vm(vm));
         let mut frames = vec![self.plain_frame(FrameKind::Vm, format!("[{name}]"))];
         // A VM that can't be looked into is one frame.
@@ -137,7 +138,7 @@ impl<'r> FlowBuilder<'r> {
         frames
     }
 
-    fn host_frames(&mut self, sample: &Sample, located: &Located) -> Vec<u32> {
+    fn host_frames(&mut self, sample: &Sample, located: &SampleSite) -> Vec<u32> {
         let (process, _) = self.namer.process(located.process);
         let idle = located.level == Level::Idle;
         let kind = if idle { FrameKind::Idle } else { FrameKind::Process };
@@ -151,7 +152,7 @@ impl<'r> FlowBuilder<'r> {
         self.frames.intern(Frame { kind, name, module: None, offset: 0 })
     }
 
-    fn code_frame(&mut self, located: &Located, at: CodeAt) -> u32 {
+    fn code_frame(&mut self, located: &SampleSite, at: CodeRef) -> u32 {
         let code = self.resolver.code(at);
         let module = code.module.map(|module| {
             let path = self.namer.module(module);
@@ -164,7 +165,7 @@ impl<'r> FlowBuilder<'r> {
             self.modules.intern(FlowModule { path, build_id })
         });
         let name = match code.name {
-            CodeName::Unknown(Why::NoGuestMap(_)) => UNKNOWN.to_owned(),
+            CodeName::Unknown(UnresolvedReason::NoGuestMap(_)) => UNKNOWN.to_owned(),
             _ => self.namer.function(code),
         };
         self.frames.intern(Frame {
@@ -176,24 +177,24 @@ impl<'r> FlowBuilder<'r> {
     }
 
     /// A host call stack has kernel frames on top of user frames.
-    fn kind(&self, located: &Located, at: CodeAt) -> FrameKind {
+    fn kind(&self, located: &SampleSite, at: CodeRef) -> FrameKind {
         match (located.level, at) {
             (Level::GuestKernel, _) => FrameKind::GuestKernel,
             (Level::GuestUser | Level::GuestUnknown, _) => FrameKind::GuestUser,
             (Level::HostUser, _) => FrameKind::HostUser,
-            (Level::HostKernel | Level::Idle, CodeAt::Image(image, _))
+            (Level::HostKernel | Level::Idle, CodeRef::Image(image, _))
                 if ProcessRef::Image(image) == located.process =>
             {
                 FrameKind::HostUser
             }
-            (Level::HostKernel | Level::Idle, CodeAt::Nowhere(Why::NoProcess)) => {
+            (Level::HostKernel | Level::Idle, CodeRef::Nowhere(UnresolvedReason::NoProcess)) => {
                 FrameKind::HostUser
             }
             (Level::HostKernel | Level::Idle, _) => FrameKind::HostKernel,
         }
     }
 
-    fn thread(&mut self, sample: &Sample, located: &Located) -> u32 {
+    fn thread(&mut self, sample: &Sample, located: &SampleSite) -> u32 {
         let row = self.lookup.of(sample, located);
         let guest = located.level.is_guest();
         let carrier = match &sample.vcpu {
@@ -211,7 +212,12 @@ impl<'r> FlowBuilder<'r> {
         number
     }
 
-    fn describe_thread(&self, sample: &Sample, located: &Located, row: Option<u32>) -> FlowThread {
+    fn describe_thread(
+        &self,
+        sample: &Sample,
+        located: &SampleSite,
+        row: Option<u32>,
+    ) -> FlowThread {
         let guest = located.level.is_guest();
         let (process, pid) = self.namer.process(located.process);
         let vm = located.vm.filter(|_| guest).map(|vm| self.namer.vm(vm));
@@ -226,7 +232,7 @@ impl<'r> FlowBuilder<'r> {
     }
 
     /// A guest thread without a name: of a VM that can't be looked into, its vCPU.
-    fn guest_thread(&self, sample: &Sample, located: &Located) -> String {
+    fn guest_thread(&self, sample: &Sample, located: &SampleSite) -> String {
         let (ProcessRef::Vm(_), VcpuState::Guest(vcpu)) = (located.process, &sample.vcpu) else {
             return UNKNOWN.to_owned();
         };

@@ -21,7 +21,7 @@ use model::{
 
 use self::slices::Slices;
 use crate::flow::FlowBuilder;
-use crate::steal::{Evidence, SampleTimes, ThiefNames};
+use crate::steal::{SampleTimes, ThiefNames, TimelineInput};
 use crate::vcpu_timeline::{Account, Segment, VcpuTimelines, VcpuTimelinesBuilder};
 use crate::{Counter, Resolver, Selection, exit_reason};
 
@@ -75,7 +75,7 @@ impl<'r> ResultsBuilder<'r> {
         let axis = timelines.finish();
         let slices = Slices::new(header, slice_ns);
         let names = ThiefNames::new(tables);
-        let evidence = Evidence {
+        let evidence = TimelineInput {
             axis: &axis,
             tables,
             header,

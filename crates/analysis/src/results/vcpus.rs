@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::slices::Slices;
 use crate::exit_reason;
-use crate::steal::{Attribution, Evidence, Thief, ThiefNames, Whose};
+use crate::steal::{Attribution, AttributionLevel, Thief, ThiefNames, TimelineInput};
 use crate::vcpu_timeline::{
     Account, Place, PlaceId, Segment, State, VcpuTimeline, VcpuTimelines, thieves,
 };
@@ -30,7 +30,7 @@ struct Sum {
 
 /// All rows with the begins of their slices.
 pub(super) fn rows(
-    evidence: &Evidence<'_>,
+    evidence: &TimelineInput<'_>,
     slices: &Slices,
     names: &ThiefNames<'_>,
 ) -> Vec<(i64, VcpuTimeRow)> {
@@ -51,7 +51,7 @@ pub(super) fn rows(
 }
 
 fn sums(
-    evidence: &Evidence<'_>,
+    evidence: &TimelineInput<'_>,
     slices: &Slices,
     names: &ThiefNames<'_>,
     same: &SamePlaces,
@@ -60,8 +60,10 @@ fn sums(
     let attribution = Attribution::new(evidence.axis, timeline, evidence.samples);
     let mut sums: FxHashMap<Key, Sum> = FxHashMap::default();
     for (number, segment) in timeline.segments.iter().enumerate() {
-        let whose = [Whose::Process, Whose::Thread, Whose::Function]
-            .map(|whose| attribution.victim(number, whose).map(|place| same.first(place, whose)));
+        let whose =
+            [AttributionLevel::Process, AttributionLevel::Thread, AttributionLevel::Function].map(
+                |whose| attribution.victim(number, whose).map(|place| same.first(place, whose)),
+            );
         for (slice, from, to) in slices.cut(segment.from, segment.to) {
             let piece = Segment { from, to, ..*segment };
             let key = Key { slice, state: segment.state, whose, thief: None };
@@ -82,7 +84,7 @@ fn sums(
 
 /// `None`: of a vCPU that is in no table.
 fn row(
-    evidence: &Evidence<'_>,
+    evidence: &TimelineInput<'_>,
     names: &ThiefNames<'_>,
     timeline: &VcpuTimeline,
     key: &Key,
@@ -165,11 +167,11 @@ impl SamePlaces {
         }
     }
 
-    fn first(&self, place: PlaceId, whose: Whose) -> PlaceId {
+    fn first(&self, place: PlaceId, whose: AttributionLevel) -> PlaceId {
         let firsts = match whose {
-            Whose::Process => &self.process,
-            Whose::Thread => &self.thread,
-            Whose::Function => &self.function,
+            AttributionLevel::Process => &self.process,
+            AttributionLevel::Thread => &self.thread,
+            AttributionLevel::Function => &self.function,
         };
         firsts[place.0 as usize]
     }

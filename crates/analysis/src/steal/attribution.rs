@@ -12,8 +12,8 @@
 //! or on its function; else it is unattributed at that level. Across a halt no level agrees: what ran after it need not
 //! have been there before.
 
+use super::AttributionLevel::{Function, Process, Thread};
 use super::SampleTimes;
-use super::Whose::{Function, Process, Thread};
 use crate::vcpu_timeline::{Account, Place, PlaceId, Segment, State, VcpuTimeline, VcpuTimelines};
 
 /// Samples of the guest's kernel that a function may be found behind.
@@ -21,7 +21,7 @@ const KERNEL_SAMPLES: u64 = 3;
 
 /// To what time is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
+pub enum AttributionLevel {
     /// A process of the guest.
     Process,
     /// One of its threads.
@@ -68,7 +68,7 @@ impl<'a> Attribution<'a> {
     /// The place that a segment is charged to, the same one for everything charged alike as far as `whose` tells:
     /// look at its process, thread or function only. `None`: unattributed.
     #[must_use]
-    pub fn victim(&self, segment: usize, whose: Whose) -> Option<PlaceId> {
+    pub fn victim(&self, segment: usize, whose: AttributionLevel) -> Option<PlaceId> {
         let Segment { state, place, .. } = self.timeline.segments[segment];
         match state.account() {
             Account::Guest => return place,
@@ -211,7 +211,7 @@ mod test {
 
     /// Every letter of the drawing charged: the victim's own letter, a process' or thread's first one, `.`
     /// unattributed.
-    fn charged(line: &str, whose: Whose) -> String {
+    fn charged(line: &str, whose: AttributionLevel) -> String {
         let drawn = Drawn::new(&[line], "");
         let timeline = &drawn.axis.timelines[0];
         let attribution = Attribution::new(&drawn.axis, timeline, &drawn.samples);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::{HostNs, VcpuId, Vendor, VmId};
 
-use super::{Evidence, Thief, ThiefNames, Window};
+use super::{Thief, ThiefNames, TimelineInput, Window};
 use crate::exit_reason;
 use crate::share::shared_out;
 use crate::vcpu_timeline::{Account, Segment, State, VcpuTimeline, VcpuTimelines, thieves};
@@ -30,7 +30,7 @@ pub struct Accounts {
 
 /// A vCPU's time, or the sum of several's.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Balance {
+pub struct TimeBreakdown {
     /// All of it.
     pub accounts: Accounts,
     /// Type 1 by who had the CPU; adds up to `Account::StealOutside`.
@@ -50,9 +50,14 @@ pub struct VmmTime {
 
 /// The balance of every vCPU that is on the axis.
 #[must_use]
-pub fn balances(evidence: &Evidence<'_>, names: &ThiefNames<'_>) -> BTreeMap<VcpuId, Balance> {
+pub fn balances(
+    evidence: &TimelineInput<'_>,
+    names: &ThiefNames<'_>,
+) -> BTreeMap<VcpuId, TimeBreakdown> {
     let timelines = evidence.axis.timelines.iter();
-    timelines.map(|timeline| (timeline.vcpu, Balance::of(evidence.axis, timeline, names))).collect()
+    timelines
+        .map(|timeline| (timeline.vcpu, TimeBreakdown::of(evidence.axis, timeline, names)))
+        .collect()
 }
 
 /// Its name in JSON and CSV.
@@ -78,7 +83,7 @@ pub fn hundredths(parts: &[u64]) -> Vec<u64> {
     if shares.is_empty() { vec![0; parts.len()] } else { shares.into_values().collect() }
 }
 
-impl Balance {
+impl TimeBreakdown {
     fn of(axis: &VcpuTimelines, timeline: &VcpuTimeline, names: &ThiefNames<'_>) -> Self {
         let mut balance = Self::default();
         let all = Window { from: timeline.from, to: timeline.to };
@@ -117,7 +122,7 @@ impl Balance {
     /// vCPUs that are not halted: which of them the guest needed is not known, but it was none that had nothing to do.
     #[must_use]
     pub fn of_vm(
-        evidence: &Evidence<'_>,
+        evidence: &TimelineInput<'_>,
         names: &ThiefNames<'_>,
         vm: VmId,
         window: Window,
@@ -337,7 +342,7 @@ mod test {
     fn a_vm_is_the_sum_of_its_vcpus() {
         let drawn = Drawn::new(&["ff..", "..1f"], "1100");
         let names = ThiefNames::new(&drawn.tables);
-        let mut sum = Balance::default();
+        let mut sum = TimeBreakdown::default();
         balances(&drawn.evidence(), &names).values().for_each(|balance| sum.add(balance));
         assert_eq!(sum.accounts.all().map(|ns| ns / MS), [3, 0, 0, 4, 1, 0, 0, 0, 0]);
         assert_eq!(sum.thieves.values().sum::<u64>(), 4 * MS);
@@ -349,7 +354,7 @@ mod test {
         let drawn = Drawn::new(vcpus, cpu);
         let names = ThiefNames::new(&drawn.tables);
         let window = Window { from: HostNs(from * MS), to: HostNs(to * MS) };
-        let balance = Balance::of_vm(&drawn.evidence(), &names, VmId(0), window);
+        let balance = TimeBreakdown::of_vm(&drawn.evidence(), &names, VmId(0), window);
         assert_eq!(balance.accounts.total(), (to - from) * MS);
         let accounts =
             ACCOUNTS.map(|account| (account_name(account), balance.accounts.get(account)));

@@ -6,7 +6,9 @@ use model::{OffCpuSource, VmId};
 
 use super::balance::{add_thieves, vmm_reason};
 use super::victims::{Charge, for_each_charge};
-use super::{Evidence, Stolen, Thief, ThiefNames, VictimTime, VmmTime, Whose, Window};
+use super::{
+    AttributionLevel, Stolen, Thief, ThiefNames, TimelineInput, VictimTime, VmmTime, Window,
+};
 use crate::ProcessFilter;
 use crate::vcpu_timeline::{Account, Place, PlaceId, Segment, State};
 
@@ -75,7 +77,7 @@ struct Inexact {
 /// # Errors
 /// When no sample shows the target; the error names what there is.
 pub fn correction(
-    evidence: &Evidence<'_>,
+    evidence: &TimelineInput<'_>,
     names: &ThiefNames<'_>,
     target: &Target<'_>,
     window: Window,
@@ -83,7 +85,11 @@ pub fn correction(
     check_target(evidence, target)?;
     let wanted: Vec<bool> = evidence.axis.places.iter().map(|place| target.is(place)).collect();
     let is_wanted = |place: PlaceId| wanted[place.0 as usize];
-    let whose = if target.function.is_some() { Whose::Function } else { Whose::Process };
+    let whose = if target.function.is_some() {
+        AttributionLevel::Function
+    } else {
+        AttributionLevel::Process
+    };
     let (mut found, mut inexact) = (Correction::default(), Inexact::default());
     for_each_charge(evidence, target.vm, whose, window, &mut |charge| {
         found.all_samples += evidence.samples.within(charge.timeline.vcpu, &charge.segment);
@@ -136,7 +142,7 @@ impl Target<'_> {
 }
 
 impl Correction {
-    fn add(&mut self, evidence: &Evidence<'_>, names: &ThiefNames<'_>, charge: &Charge<'_>) {
+    fn add(&mut self, evidence: &TimelineInput<'_>, names: &ThiefNames<'_>, charge: &Charge<'_>) {
         let samples = evidence.samples.within(charge.timeline.vcpu, &charge.segment);
         self.time.add_charge(charge, samples);
         let victim = charge.timeline.vcpu;
@@ -149,7 +155,7 @@ impl Correction {
 }
 
 impl Inexact {
-    fn add(&mut self, evidence: &Evidence<'_>, charge: &Charge<'_>) {
+    fn add(&mut self, evidence: &TimelineInput<'_>, charge: &Charge<'_>) {
         let whole: &Segment = &charge.timeline.segments[charge.number];
         let clipped = [whole.from != charge.segment.from, whole.to != charge.segment.to];
         self.edges += match (evidence.edges, charge.segment.state) {
@@ -164,7 +170,7 @@ impl Inexact {
     }
 }
 
-fn check_target(evidence: &Evidence<'_>, target: &Target<'_>) -> Result<(), UnknownTarget> {
+fn check_target(evidence: &TimelineInput<'_>, target: &Target<'_>) -> Result<(), UnknownTarget> {
     let places = seen_places(evidence, target.vm);
     if let Some(process) = target.process
         && !places.iter().any(|(place, _)| target.is_in_process(place))
@@ -186,7 +192,7 @@ fn check_target(evidence: &Evidence<'_>, target: &Target<'_>) -> Result<(), Unkn
 }
 
 /// The places that the VM's guest was seen at, and how long.
-fn seen_places<'a>(evidence: &Evidence<'a>, vm: VmId) -> Vec<(&'a Place, u64)> {
+fn seen_places<'a>(evidence: &TimelineInput<'a>, vm: VmId) -> Vec<(&'a Place, u64)> {
     let mut seen: BTreeMap<PlaceId, u64> = BTreeMap::new();
     let segments = evidence.timelines(vm).flat_map(|timeline| &timeline.segments);
     for segment in segments.filter(|segment| segment.state.account() != Account::Halt) {
@@ -233,7 +239,7 @@ mod test {
         let process = ask.process.map(ProcessFilter::new);
         let target = Target { vm: VM_A, process: process.as_ref(), function: ask.function };
         let window = Window { from: HostNs(ask.ms.start * MS), to: HostNs(ask.ms.end * MS) };
-        let evidence = Evidence { edges, ..drawn.evidence() };
+        let evidence = TimelineInput { edges, ..drawn.evidence() };
         correction(&evidence, &ThiefNames::new(&drawn.tables), &target, window)
     }
 

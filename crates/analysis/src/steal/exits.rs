@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::VmId;
 
 use super::balance::vmm_reason;
-use super::{Attribution, Evidence, VmmTime, Whose};
+use super::{Attribution, AttributionLevel, TimelineInput, VmmTime};
 use crate::vcpu_timeline::Place;
 
 /// A VM's exits.
@@ -54,7 +54,7 @@ struct Sum {
 
 /// The exits of one VM by reason.
 #[must_use]
-pub fn exits(evidence: &Evidence<'_>, vm: VmId) -> Exits {
+pub fn exits(evidence: &TimelineInput<'_>, vm: VmId) -> Exits {
     let mut sums = sums(evidence, vm);
     let counts = counts(evidence, vm);
     let counted = !evidence.tables.exits.is_empty();
@@ -88,13 +88,13 @@ impl Cause {
     }
 }
 
-fn sums(evidence: &Evidence<'_>, vm: VmId) -> BTreeMap<Option<u32>, Sum> {
+fn sums(evidence: &TimelineInput<'_>, vm: VmId) -> BTreeMap<Option<u32>, Sum> {
     let mut sums: BTreeMap<Option<u32>, Sum> = BTreeMap::new();
     for timeline in evidence.timelines(vm) {
         let attribution = Attribution::new(evidence.axis, timeline, evidence.samples);
         for (number, segment) in timeline.segments.iter().enumerate() {
             let Some(reason) = vmm_reason(segment.state) else { continue };
-            let place = attribution.victim(number, Whose::Function);
+            let place = attribution.victim(number, AttributionLevel::Function);
             let cause = place.map_or_else(Cause::default, |id| Cause::of(evidence.axis.place(id)));
             let sum = sums.entry(reason).or_default();
             sum.time.add(segment.state, segment.length_ns());
@@ -105,7 +105,7 @@ fn sums(evidence: &Evidence<'_>, vm: VmId) -> BTreeMap<Option<u32>, Sum> {
     sums
 }
 
-fn counts(evidence: &Evidence<'_>, vm: VmId) -> BTreeMap<u32, u64> {
+fn counts(evidence: &TimelineInput<'_>, vm: VmId) -> BTreeMap<u32, u64> {
     let mut counts = BTreeMap::new();
     let of_vm = evidence.tables.exits.iter().filter(|exit| evidence.vm_of(exit.vcpu) == Some(vm));
     of_vm.for_each(|exit| *counts.entry(exit.reason).or_default() += exit.count);

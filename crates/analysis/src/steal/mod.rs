@@ -24,8 +24,8 @@ use model::{Header, HostNs, OffCpuSource, Tables, VcpuId, VmId};
 
 use crate::vcpu_timeline::{Segment, VcpuTimeline, VcpuTimelines};
 
-pub use attribution::{Attribution, Whose};
-pub use balance::{ACCOUNTS, Accounts, Balance, VmmTime, account_name, balances, hundredths};
+pub use attribution::{Attribution, AttributionLevel};
+pub use balance::{ACCOUNTS, Accounts, TimeBreakdown, VmmTime, account_name, balances, hundredths};
 pub use correction::{Correction, Target, UnknownTarget, correction, share_bound_ns};
 pub use exits::{Cause, ExitRow, Exits, exits};
 pub use sampled::SampleTimes;
@@ -34,7 +34,7 @@ pub use victims::{Stolen, Victim, VictimTime, Victims, victims};
 
 /// What everything here starts from.
 #[derive(Debug, Clone, Copy)]
-pub struct Evidence<'a> {
+pub struct TimelineInput<'a> {
     /// All vCPUs on one time axis.
     pub axis: &'a VcpuTimelines,
     /// The recording's tables.
@@ -56,7 +56,7 @@ pub struct Window {
     pub to: HostNs,
 }
 
-impl Evidence<'_> {
+impl TimelineInput<'_> {
     /// The whole recording.
     #[must_use]
     pub fn all(&self) -> Window {

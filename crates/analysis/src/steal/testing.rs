@@ -16,7 +16,7 @@ use model::{
     VcpuId, VcpuSample, VcpuState, Vm, VmId, WaitCounters,
 };
 
-use super::{Evidence, SampleTimes};
+use super::{SampleTimes, TimelineInput};
 use crate::vcpu_timeline::{
     Occupancy, Occupant, Place, PlaceId, Segment, Span, State, VcpuTimeline, VcpuTimelines,
 };
@@ -54,9 +54,9 @@ impl Drawn {
         Self { axis, tables: tables(), header, samples }
     }
 
-    pub(crate) fn evidence(&self) -> Evidence<'_> {
+    pub(crate) fn evidence(&self) -> TimelineInput<'_> {
         let Self { axis, tables, header, samples } = self;
-        Evidence { axis, tables, header, samples, edges: OffCpuSource::Samples }
+        TimelineInput { axis, tables, header, samples, edges: OffCpuSource::Samples }
     }
 
     pub(crate) fn count_exits(mut self, counts: &[(u32, u64)]) -> Self {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::VmId;
 
-use super::{Attribution, Evidence, Whose, Window};
+use super::{Attribution, AttributionLevel, TimelineInput, Window};
 use crate::vcpu_timeline::{Account, Place, PlaceId, Segment, VcpuTimeline};
 
 /// Stolen time.
@@ -75,7 +75,12 @@ pub(super) struct Charge<'a> {
 
 /// Who suffered in one VM.
 #[must_use]
-pub fn victims(evidence: &Evidence<'_>, vm: VmId, whose: Whose, window: Window) -> Victims {
+pub fn victims(
+    evidence: &TimelineInput<'_>,
+    vm: VmId,
+    whose: AttributionLevel,
+    window: Window,
+) -> Victims {
     let of_place: Vec<Victim> =
         evidence.axis.places.iter().map(|place| Victim::of(place, whose)).collect();
     let mut by_place: Vec<VictimTime> = vec![VictimTime::default(); of_place.len()];
@@ -103,9 +108,9 @@ pub fn victims(evidence: &Evidence<'_>, vm: VmId, whose: Whose, window: Window) 
 
 /// Shows every segment of a VM's vCPUs in the window.
 pub(super) fn for_each_charge(
-    evidence: &Evidence<'_>,
+    evidence: &TimelineInput<'_>,
     vm: VmId,
-    whose: Whose,
+    whose: AttributionLevel,
     window: Window,
     see: &mut dyn FnMut(&Charge<'_>),
 ) {
@@ -120,14 +125,14 @@ pub(super) fn for_each_charge(
 }
 
 impl Victim {
-    pub(super) fn of(place: &Place, whose: Whose) -> Self {
+    pub(super) fn of(place: &Place, whose: AttributionLevel) -> Self {
         let Place { process, pid, thread, tid, function, module, .. } = place.clone();
         let only_process =
             Self { process, pid, thread: None, tid: None, function: None, module: None };
         match whose {
-            Whose::Process => only_process,
-            Whose::Thread => Self { thread, tid, ..only_process },
-            Whose::Function => Self { function: Some(function), module, ..only_process },
+            AttributionLevel::Process => only_process,
+            AttributionLevel::Thread => Self { thread, tid, ..only_process },
+            AttributionLevel::Function => Self { function: Some(function), module, ..only_process },
         }
     }
 }
@@ -196,7 +201,7 @@ mod test {
     use super::*;
 
     /// `who own+not sampled type 1:type 2:throttled (samples)` in ms, the last line unattributed.
-    fn check(vcpus: &[&str], whose: Whose, expected: &[&str]) {
+    fn check(vcpus: &[&str], whose: AttributionLevel, expected: &[&str]) {
         let drawn = Drawn::new(vcpus, "");
         let evidence = drawn.evidence();
         let found = victims(&evidence, VM_A, whose, evidence.all());
@@ -216,7 +221,7 @@ mod test {
         assert_adds_up(&evidence, &found);
     }
 
-    fn assert_adds_up(evidence: &Evidence<'_>, found: &Victims) {
+    fn assert_adds_up(evidence: &TimelineInput<'_>, found: &Victims) {
         let mut sum = found.unattributed.total_ns();
         sum += found.rows.iter().map(|(_, time)| time.stolen.total_ns() + time.own_ns).sum::<u64>();
         let segments = evidence.timelines(VM_A).flat_map(|timeline| &timeline.segments);
@@ -234,15 +239,19 @@ mod test {
     #[test]
     fn own_and_stolen_time() {
         let line = "ff..ff_g.1.xxtxx.hh-.";
-        check(&[line], Whose::Process, &["app 7+1 3:1:0 (7)", "other 4+0 0:0:1 (4)", "- 3:0:0"]);
         check(
             &[line],
-            Whose::Thread,
+            AttributionLevel::Process,
+            &["app 7+1 3:1:0 (7)", "other 4+0 0:0:1 (4)", "- 3:0:0"],
+        );
+        check(
+            &[line],
+            AttributionLevel::Thread,
             &["app/t1 5+1 3:1:0 (5)", "other/t3 4+0 0:0:1 (4)", "app/t2 2+0 0:0:0 (2)", "- 3:0:0"],
         );
         check(
             &[line],
-            Whose::Function,
+            AttributionLevel::Function,
             &[
                 "app/f 4+0 2:1:0 (4)",
                 "other/x 4+0 0:0:1 (4)",
@@ -256,6 +265,6 @@ mod test {
     #[test]
     fn vcpus_are_summed_and_other_vms_left_out() {
         let vcpus = ["f.f", "fwf", "xxxxxx"];
-        check(&vcpus, Whose::Function, &["app/f 4+0 1:1:0 (4)", "- 0:0:0"]);
+        check(&vcpus, AttributionLevel::Function, &["app/f 4+0 1:1:0 (4)", "- 0:0:0"]);
     }
 }

@@ -8,14 +8,14 @@ use model::{
 };
 use rustc_hash::FxHashMap;
 
-use super::by_samples::Drawer;
+use super::by_samples::GapFiller;
 use super::gap::{self, difference};
-use super::marks::{Mark, Marks};
+use super::marks::{CpuObservation, CpuObservations};
 use super::places::Places;
 use super::problems::{Problem, Problems};
 use super::queues::Queues;
 use super::throttle::{self, Wait};
-use super::track::{Asleep, Departure, Doing, Point, Track};
+use super::track::{Activity, Asleep, Departure, Point, Track};
 use super::{Occupancy, Occupant, VcpuTimelines, by_switches, cover, occupancy};
 use crate::{Resolver, exit_reason};
 use resolve::Level;
@@ -34,7 +34,7 @@ pub struct VcpuTimelinesBuilder<'r> {
     switches: Vec<Vec<Switch>>,
     /// By vCPU: where the guest stood when its vCPU left a CPU.
     departures: Vec<Vec<Departure>>,
-    marks: Marks,
+    marks: CpuObservations,
     problems: Problems,
 }
 
@@ -53,7 +53,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
             points: vec![Vec::new(); vcpus.len()],
             switches: vec![Vec::new(); vcpus.len()],
             departures: vec![Vec::new(); vcpus.len()],
-            marks: Marks::default(),
+            marks: CpuObservations::default(),
             problems: Problems::default(),
         }
     }
@@ -65,7 +65,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
             VcpuState::Vmm(vcpu) => self.push_vmm(sample, vcpu),
             VcpuState::None | VcpuState::Unknown => self.thread(sample),
         };
-        self.marks.add(sample.cpu, Mark { time: sample.time.0, who });
+        self.marks.add(sample.cpu, CpuObservation { time: sample.time.0, who });
     }
 
     /// Adds a switch, in any order.
@@ -84,8 +84,8 @@ impl<'r> VcpuTimelinesBuilder<'r> {
             return;
         }
         if let SwitchEvent::Seen { off_cpu, exit_reason, waits } = switch.event {
-            let doing =
-                off_cpu.map_or(Doing::Running, |off_cpu| Doing::Away(asleep(off_cpu, exit_reason)));
+            let doing = off_cpu
+                .map_or(Activity::Running, |off_cpu| Activity::Away(asleep(off_cpu, exit_reason)));
             let (time, cpu) = (switch.time.0, switch.cpu);
             let point = Point { time, cpu, doing, waits, kicked: false, place: None };
             self.points[switch.vcpu.index()].push(point);
@@ -140,9 +140,9 @@ impl<'r> VcpuTimelinesBuilder<'r> {
     fn push_guest(&mut self, sample: &Sample, vcpu: &VcpuSample) -> Occupant {
         let (level, place) = self.places.of(sample, vcpu);
         let doing = match level {
-            Level::GuestKernel => Doing::GuestKernel,
-            Level::GuestUser => Doing::GuestUser,
-            _ => Doing::GuestUnknown,
+            Level::GuestKernel => Activity::GuestKernel,
+            Level::GuestUser => Activity::GuestUser,
+            _ => Activity::GuestUnknown,
         };
         self.push_point(sample, vcpu, Point { doing, place: Some(place), ..bare(sample, vcpu) })
     }
@@ -152,7 +152,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
         let reason = vcpu.exit_reason;
         let halted = sample.host_mode == HostMode::Kernel
             && exit_reason::is_halt(self.header.vendor, reason);
-        let doing = Doing::Vmm { reason, halted };
+        let doing = Activity::Vmm { reason, halted };
         self.push_point(sample, vcpu, Point { doing, place: Some(place), ..bare(sample, vcpu) })
     }
 
@@ -207,7 +207,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
         let queues = Queues::new(self.resolver.tables());
         let drawer = |row: usize| {
             let of_vcpu = queues.of(VcpuId::from_index(row));
-            Drawer::new(&self.points[row], &self.marks, of_vcpu, period_ns)
+            GapFiller::new(&self.points[row], &self.marks, of_vcpu, period_ns)
         };
         let mut throttled: Vec<Vec<(usize, u64)>> = vec![Vec::new(); tracks.len()];
         let tables = self.resolver.tables();
@@ -234,7 +234,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
         &self,
         readings: &[&Throttling],
         rows: &[usize],
-        drawer: &impl Fn(usize) -> Drawer<'s>,
+        drawer: &impl Fn(usize) -> GapFiller<'s>,
     ) -> Vec<(Wait, u64)> {
         let mut waits = Vec::new();
         for &row in rows {
@@ -264,7 +264,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
                 SwitchEvent::Wake { .. } | SwitchEvent::Seen { .. } => continue,
             };
             let who = occupant(&self.vcpu_of_thread, pid, tid);
-            self.marks.add(switch.cpu, Mark { time, who });
+            self.marks.add(switch.cpu, CpuObservation { time, who });
         }
         self.marks.sort();
     }
@@ -275,7 +275,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
             OffCpuSource::Samples => FxHashMap::default(),
             OffCpuSource::Switches => occupancy::on_cpu(tracks),
         };
-        let spans = |cpu: CpuId, marks: &[Mark]| match exact.get(&cpu) {
+        let spans = |cpu: CpuId, marks: &[CpuObservation]| match exact.get(&cpu) {
             Some(exact) => occupancy::by_switches(from, to, marks, exact, period_ns),
             None => occupancy::by_marks(from, to, marks, period_ns),
         };
@@ -295,7 +295,7 @@ fn occupant(vcpu_of_thread: &FxHashMap<Tid, VcpuId>, pid: Pid, tid: Tid) -> Occu
 fn bare(sample: &Sample, vcpu: &VcpuSample) -> Point {
     let (time, cpu) = (sample.time.0, sample.cpu);
     let VcpuSample { waits, kicked, .. } = *vcpu;
-    Point { time, cpu, doing: Doing::Running, waits, kicked, place: None }
+    Point { time, cpu, doing: Activity::Running, waits, kicked, place: None }
 }
 
 fn asleep(off_cpu: OffCpuReason, reason: u32) -> Asleep {

@@ -6,24 +6,24 @@ use model::{CpuId, WaitCounters};
 use super::State;
 use super::cover::middle;
 use super::gap::{Gap, Unseen, difference};
-use super::marks::Marks;
+use super::marks::CpuObservations;
 use super::queues::{VcpuQueues, overlap};
-use super::track::{Asleep, Doing, Point, Track, What, is_near};
+use super::track::{Activity, Asleep, Point, Track, What, is_near};
 
 /// Draws one vCPU's track.
 #[derive(Debug)]
-pub(super) struct Drawer<'a> {
+pub(super) struct GapFiller<'a> {
     points: &'a [Point],
     unseen: Unseen,
     period_ns: u64,
-    marks: &'a Marks,
+    marks: &'a CpuObservations,
     queues: VcpuQueues<'a>,
 }
 
-impl<'a> Drawer<'a> {
+impl<'a> GapFiller<'a> {
     pub(super) fn new(
         points: &'a [Point],
-        marks: &'a Marks,
+        marks: &'a CpuObservations,
         queues: VcpuQueues<'a>,
         period_ns: u64,
     ) -> Self {
@@ -184,8 +184,10 @@ impl<'a> Drawer<'a> {
         let is_gap = b.time.saturating_sub(a.time) > self.period_ns.saturating_add(half);
         if is_gap {
             let asleep = match a.doing {
-                Doing::Vmm { halted: true, .. } | Doing::Away(Asleep::Halted) => State::Halted,
-                Doing::Away(Asleep::Paused) => State::Paused,
+                Activity::Vmm { halted: true, .. } | Activity::Away(Asleep::Halted) => {
+                    State::Halted
+                }
+                Activity::Away(Asleep::Paused) => State::Paused,
                 _ if b.kicked => State::Paused,
                 _ => State::WaitingInVmm { reason: None },
             };
@@ -277,8 +279,8 @@ fn asleep(a: &Point, b: &Point) -> State {
 /// The exit in which it slept between two points.
 fn reason(a: &Point, b: &Point) -> Option<u32> {
     [a, b].into_iter().find_map(|point| match point.doing {
-        Doing::Vmm { reason, halted: false } => Some(reason),
-        Doing::Away(Asleep::InVmm { reason }) => Some(reason),
+        Activity::Vmm { reason, halted: false } => Some(reason),
+        Activity::Away(Asleep::InVmm { reason }) => Some(reason),
         _ => None,
     })
 }

@@ -52,7 +52,7 @@ impl Status {
 
 /// Draws one vCPU's track.
 #[derive(Debug)]
-struct Drawer<'a> {
+struct GapFiller<'a> {
     track: &'a mut Track,
     status: Status,
     /// Since when.
@@ -72,7 +72,8 @@ pub(super) fn draw(
     problems: &mut Problems,
 ) {
     let since = track.from;
-    let mut drawer = Drawer { track, status: Status::Untold, since, queues, period_ns, problems };
+    let mut drawer =
+        GapFiller { track, status: Status::Untold, since, queues, period_ns, problems };
     let mut samples = points.iter().filter(|point| point.state().is_some()).peekable();
     for switch in switches {
         while let Some(sample) = samples.next_if(|sample| sample.time < switch.time.0) {
@@ -85,7 +86,7 @@ pub(super) fn draw(
     draw_polls(track, switches, points, period_ns);
 }
 
-impl Drawer<'_> {
+impl GapFiller<'_> {
     fn switched(&mut self, switch: &Switch) {
         let (time, cpu) = (switch.time.0, switch.cpu);
         match switch.event {

@@ -10,7 +10,7 @@
 
 use model::WaitCounters;
 
-use super::track::{Doing, Point};
+use super::track::{Activity, Point};
 
 /// How much time on a CPU the samples at a gap's ends don't show, in periods.
 ///
@@ -139,7 +139,7 @@ impl Gap {
         unseen_ns: u64,
         period_ns: u64,
     ) {
-        let in_vmm = |point: &Point| matches!(point.doing, Doing::Vmm { halted: false, .. });
+        let in_vmm = |point: &Point| matches!(point.doing, Activity::Vmm { halted: false, .. });
         let off = self.off();
         let explained = match off {
             0 => 0,

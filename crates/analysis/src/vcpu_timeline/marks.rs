@@ -8,12 +8,12 @@ use super::track::Point;
 
 /// A task or vCPU seen on a pCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct CpuObservation {
     pub(super) time: u64,
     pub(super) who: Occupant,
 }
 
-impl Mark {
+impl CpuObservation {
     pub(super) fn is_idle(&self) -> bool {
         self.who == Occupant::Idle
     }
@@ -24,10 +24,10 @@ const MANY: usize = 256;
 
 /// All marks, by pCPU.
 #[derive(Debug, Default)]
-pub(super) struct Marks(FxHashMap<CpuId, Vec<Mark>>);
+pub(super) struct CpuObservations(FxHashMap<CpuId, Vec<CpuObservation>>);
 
-impl Marks {
-    pub(super) fn add(&mut self, cpu: CpuId, mark: Mark) {
+impl CpuObservations {
+    pub(super) fn add(&mut self, cpu: CpuId, mark: CpuObservation) {
         self.0.entry(cpu).or_default().push(mark);
     }
 
@@ -41,7 +41,7 @@ impl Marks {
     }
 
     /// In order of the CPUs.
-    pub(super) fn by_cpu(&self) -> Vec<(CpuId, &[Mark])> {
+    pub(super) fn by_cpu(&self) -> Vec<(CpuId, &[CpuObservation])> {
         let mut by_cpu: Vec<_> = self.0.iter().map(|(cpu, marks)| (*cpu, &marks[..])).collect();
         by_cpu.sort_unstable_by_key(|(cpu, _)| *cpu);
         by_cpu
@@ -53,7 +53,7 @@ impl Marks {
         cpu: CpuId,
         from: u64,
         to: u64,
-    ) -> impl Iterator<Item = &Mark> {
+    ) -> impl Iterator<Item = &CpuObservation> {
         let marks = self.between(cpu, from, to);
         marks.iter().step_by(marks.len().div_ceil(MANY).max(1))
     }
@@ -67,7 +67,7 @@ impl Marks {
     }
 
     /// What was seen on a CPU between two instants, both excluded.
-    fn between(&self, cpu: CpuId, from: u64, to: u64) -> &[Mark] {
+    fn between(&self, cpu: CpuId, from: u64, to: u64) -> &[CpuObservation] {
         let marks = self.0.get(&cpu).map_or(&[][..], |marks| &marks[..]);
         let begin = marks.partition_point(|mark| mark.time <= from);
         let end = marks.partition_point(|mark| mark.time < to);

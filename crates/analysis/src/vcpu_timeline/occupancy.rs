@@ -15,7 +15,7 @@ use model::{CpuId, HostNs, VcpuId};
 use rustc_hash::FxHashMap;
 
 use super::cover::middle;
-use super::marks::Mark;
+use super::marks::CpuObservation;
 use super::track::{Track, What};
 use super::{Occupancy, Occupant, Segment, Span, VcpuTimelines};
 
@@ -45,7 +45,7 @@ struct Owned {
 }
 
 /// The spans of a pCPU between two instants, by the marks on it, in time order.
-pub(super) fn by_marks(from: u64, to: u64, marks: &[Mark], period_ns: u64) -> Vec<Span> {
+pub(super) fn by_marks(from: u64, to: u64, marks: &[CpuObservation], period_ns: u64) -> Vec<Span> {
     let mut spans = Spans { at: from, to, spans: Vec::new() };
     spans.fill(to, marks, period_ns.saturating_mul(REACH_PERIODS));
     spans.spans
@@ -55,7 +55,7 @@ pub(super) fn by_marks(from: u64, to: u64, marks: &[Mark], period_ns: u64) -> Ve
 pub(super) fn by_switches(
     from: u64,
     to: u64,
-    marks: &[Mark],
+    marks: &[CpuObservation],
     exact: &[(u64, u64, VcpuId)],
     period_ns: u64,
 ) -> Vec<Span> {
@@ -109,7 +109,7 @@ impl Spans {
     }
 
     /// By the nearest mark.
-    fn fill(&mut self, to: u64, marks: &[Mark], reach: u64) {
+    fn fill(&mut self, to: u64, marks: &[CpuObservation], reach: u64) {
         for (number, mark) in marks.iter().enumerate() {
             let next = marks.get(number + 1);
             let until = next.map_or(to, |next| middle(mark.time, next.time));

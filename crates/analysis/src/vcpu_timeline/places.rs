@@ -6,10 +6,10 @@ use rustc_hash::FxHashMap;
 use super::{Place, PlaceId};
 use crate::Resolver;
 use crate::label::Namer;
-use resolve::{CodeAt, Level, Located, ProcessRef, Threads};
+use resolve::{CodeRef, Level, ProcessRef, SampleSite, Threads};
 
 /// Equal keys, equal places.
-type Key = (ProcessRef, Option<u32>, CodeAt, bool);
+type Key = (ProcessRef, Option<u32>, CodeRef, bool);
 
 /// Numbers places in the order in which they are first seen.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl<'r> Places<'r> {
         self.places
     }
 
-    fn named(&self, located: &Located, thread: Option<u32>, kernel: bool) -> Place {
+    fn named(&self, located: &SampleSite, thread: Option<u32>, kernel: bool) -> Place {
         let namer = Namer::new(self.resolver);
         let (process, pid) = namer.process(located.process);
         let thread = thread.map(|row| namer.thread(row));

@@ -10,7 +10,7 @@ use super::{PlaceId, State};
 pub(super) struct Point {
     pub(super) time: u64,
     pub(super) cpu: CpuId,
-    pub(super) doing: Doing,
+    pub(super) doing: Activity,
     pub(super) waits: Option<WaitCounters>,
     /// Its VMM took it out of `KVM_RUN` since a sample of the guest.
     pub(super) kicked: bool,
@@ -22,7 +22,7 @@ const _: () = assert!(size_of::<Point>() <= 72);
 
 /// What a point found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doing {
+pub(super) enum Activity {
     GuestKernel,
     GuestUser,
     GuestUnknown,
@@ -63,25 +63,25 @@ impl Point {
     /// The state of the time around a sample; `None`: the point is none.
     pub(super) fn state(&self) -> Option<State> {
         match self.doing {
-            Doing::GuestKernel => Some(State::GuestKernel),
-            Doing::GuestUser => Some(State::GuestUser),
-            Doing::GuestUnknown => Some(State::GuestUnknown),
-            Doing::Vmm { reason, .. } => Some(State::Vmm { reason }),
-            Doing::Running | Doing::Away(_) => None,
+            Activity::GuestKernel => Some(State::GuestKernel),
+            Activity::GuestUser => Some(State::GuestUser),
+            Activity::GuestUnknown => Some(State::GuestUnknown),
+            Activity::Vmm { reason, .. } => Some(State::Vmm { reason }),
+            Activity::Running | Activity::Away(_) => None,
         }
     }
 
     /// What it was away for.
     pub(super) fn away(&self) -> Option<Asleep> {
         match self.doing {
-            Doing::Away(asleep) => Some(asleep),
+            Activity::Away(asleep) => Some(asleep),
             _ => None,
         }
     }
 
     /// Whether it may have been taken while the host polled for the end of a halt.
     pub(super) fn may_poll(&self) -> bool {
-        matches!(self.doing, Doing::Vmm { halted: true, .. })
+        matches!(self.doing, Activity::Vmm { halted: true, .. })
     }
 }
 

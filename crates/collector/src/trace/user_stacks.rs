@@ -16,7 +16,7 @@ use model::{
     CpuId, HostMode, HostNs, HostVirt, Note, Owner, Pid, Sample, Stack, StackId, Tables, Tid,
     TraceStack, VcpuState,
 };
-use resolve::{Addresses, CodeAt, CodeName, Resolver};
+use resolve::{Addresses, CodeName, CodeRef, Resolver};
 use symbols::Sources;
 use tracer::UserStack;
 
@@ -161,7 +161,7 @@ impl Namer<'_> {
         }
     }
 
-    fn name(&self, at: CodeAt) -> String {
+    fn name(&self, at: CodeRef) -> String {
         let tables = self.resolver.tables();
         let code = self.resolver.code(at);
         if let CodeName::Function(row) = code.name

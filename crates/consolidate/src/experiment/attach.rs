@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use capture::Interface;
 use collector::trace::vm_process;
-use lab::observe::{Cast, answered};
+use lab::observe::{VmRoles, answered};
 use lab::{Class, Run, RunKey, ladder};
 
 use super::Lab;
@@ -73,7 +73,7 @@ impl Lab<'_> {
         }
         let load = answered(measured.requests.as_ref(), &attached.addresses, measured.ns);
         let mut run = Run::new(key.clone(), key.vms, load);
-        let cast = Cast {
+        let cast = VmRoles {
             vms: attached.vms.iter().map(|vm| (vm.pid, Class::Loaded)).collect(),
             generator: None,
             recorder: std::process::id(),

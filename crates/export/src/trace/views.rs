@@ -2,7 +2,7 @@
 
 use ::view::Table;
 use trace_analysis::findings::Findings;
-use trace_analysis::profile::FourWay;
+use trace_analysis::profile::BusyMatrix;
 use trace_analysis::states::{self, Use};
 
 /// What to show.
@@ -49,9 +49,15 @@ pub(super) const FOUR_WAY: [(&str, &str); 6] = [
     ("disk, CPU unknown", "c3"),
 ];
 
-pub(super) fn four_way(profile: &FourWay) -> [u64; 6] {
-    let FourWay { cpu_only_ns, both_ns, disk_only_ns, neither_ns, unknown_ns, unknown_and_disk_ns } =
-        *profile;
+pub(super) fn four_way(profile: &BusyMatrix) -> [u64; 6] {
+    let BusyMatrix {
+        cpu_only_ns,
+        both_ns,
+        disk_only_ns,
+        neither_ns,
+        unknown_ns,
+        unknown_and_disk_ns,
+    } = *profile;
     [cpu_only_ns, both_ns, disk_only_ns, neither_ns, unknown_ns, unknown_and_disk_ns]
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::plan::Plan;
 use crate::remedy::AS_IT_IS;
-use crate::run::Use;
+use crate::run::CpuUse;
 use crate::verdict::{Cause, Failure, Verdict};
 
 /// A part of the CPUs' time that is worth a word.
@@ -93,17 +93,17 @@ fn cause(cause: &Cause) -> String {
 }
 
 /// What CPUs do, in words.
-pub(crate) fn use_in_words(which: Use) -> &'static str {
+pub(crate) fn use_in_words(which: CpuUse) -> &'static str {
     match which {
-        Use::LoadedGuest => "loaded guests",
-        Use::LoadedVmm => "KVM and QEMU for them",
-        Use::IdleGuest => "idle guests",
-        Use::IdleVmm => "KVM and QEMU for idle guests",
-        Use::Generator => "the load generator",
-        Use::Recorder => "vmscope",
-        Use::Host => "other host programs",
-        Use::Idle => "nothing",
-        Use::Unknown => "not known",
+        CpuUse::LoadedGuest => "loaded guests",
+        CpuUse::LoadedVmm => "KVM and QEMU for them",
+        CpuUse::IdleGuest => "idle guests",
+        CpuUse::IdleVmm => "KVM and QEMU for idle guests",
+        CpuUse::Generator => "the load generator",
+        CpuUse::Recorder => "vmscope",
+        CpuUse::Host => "other host programs",
+        CpuUse::Idle => "nothing",
+        CpuUse::Unknown => "not known",
     }
 }
 
@@ -147,8 +147,12 @@ mod test {
         let load = Load { length_ns: 1, turnarounds, late_p99_ns: 0, cpu_ns: 0 };
         let mut run = Run::new(key, 1, load);
         run.window_ns = 100;
-        let times =
-            [(Use::LoadedGuest, 24), (Use::IdleVmm, 48), (Use::Idle, 8), (Use::Unknown, 20)];
+        let times = [
+            (CpuUse::LoadedGuest, 24),
+            (CpuUse::IdleVmm, 48),
+            (CpuUse::Idle, 8),
+            (CpuUse::Unknown, 20),
+        ];
         run.cpus.push(Cpu { cpu: 0, times: times.into() });
         let named = |parts: &[(&str, u64)]| {
             parts.iter().map(|(name, ns)| ((*name).to_owned(), *ns)).collect()

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Alert, pause};
 use crate::auth::unix_s;
 use crate::destination::{PostError, Poster};
-use crate::handled::Said;
+use crate::handled::OperatorNotes;
 use crate::watch::Found;
 use crate::{Server, log};
 
@@ -64,7 +64,7 @@ impl Server {
     }
 
     /// What is open, then what has been over, or silenced, for a short time.
-    fn alerts(&self, said: &Said, now_s: u64) -> Vec<Alert> {
+    fn alerts(&self, said: &OperatorNotes, now_s: u64) -> Vec<Alert> {
         let public_url = self.config.public_url.as_deref();
         let (found, ..) = self.watch.findings();
         let alert = |found: &Found| {
@@ -126,7 +126,9 @@ mod test {
     fn it_is_what_alertmanager_expects() {
         let now_s = 1_800_000_300;
         let mut found = found(7, "db");
-        let of = |found: &Found, url| json(&Alert::new(found, url, &Said::default(), now_s), now_s);
+        let of = |found: &Found, url| {
+            json(&Alert::new(found, url, &OperatorNotes::default(), now_s), now_s)
+        };
         let alert = of(&found, Some("https://fleet"));
         assert_eq!(alert["startsAt"], "2027-01-15T08:00:00Z");
         assert_eq!(alert["endsAt"], "2027-01-15T08:10:00Z");

@@ -16,7 +16,7 @@ use view::Width;
 
 use super::{ApiError, PathOf, Reader, Reply, Shared};
 use crate::auth::unix_s;
-use crate::handled::{Said, finding_id};
+use crate::handled::{OperatorNotes, finding_id};
 use crate::watch::Found;
 
 /// Which findings.
@@ -111,7 +111,7 @@ fn places(found: &Found) -> Vec<String> {
     named.take(MOST_PLACES).collect()
 }
 
-fn entry(found: &Found, said: &Said, now_s: u64) -> FindingEntry {
+fn entry(found: &Found, said: &OperatorNotes, now_s: u64) -> FindingEntry {
     let finding = &found.finding;
     let change = |symptom: &Symptom| {
         FindingChange::new(symptom, view::measure_in_words(&symptom.series.measure))

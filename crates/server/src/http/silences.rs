@@ -30,7 +30,7 @@ pub(super) async fn acknowledge(
     let found = known(&server, &id)?;
     let entry = Acknowledgement { by, unix_s: unix_s(), note: request.note };
     server.handled.acknowledge(found.finding.id, &entry).await?;
-    server.watch.tell_again();
+    server.watch.requeue_alerts();
     Ok((StatusCode::CREATED, Json(entry)))
 }
 
@@ -48,7 +48,7 @@ pub(super) async fn forget_acknowledgement(
     PathOf(id): PathOf<String>,
 ) -> Reply<StatusCode> {
     let removed = server.handled.forget_acknowledgement(finding_id(&id)?).await?;
-    server.watch.tell_again();
+    server.watch.requeue_alerts();
     deleted(removed)
 }
 
@@ -81,7 +81,7 @@ pub(super) async fn silence(
     JsonOf(request, Admin(by)): JsonOf<Admin, SilenceRequest>,
 ) -> Reply<(StatusCode, Json<SilenceEntry>)> {
     let entry = server.handled.silence(request, by, unix_s()).await?;
-    server.watch.tell_again();
+    server.watch.requeue_alerts();
     Ok((StatusCode::CREATED, Json(entry)))
 }
 
@@ -99,6 +99,6 @@ pub(super) async fn end_silence(
     PathOf(id): PathOf<String>,
 ) -> Reply<StatusCode> {
     let ended = server.handled.end_silence(&id).await?;
-    server.watch.tell_again();
+    server.watch.requeue_alerts();
     deleted(ended)
 }

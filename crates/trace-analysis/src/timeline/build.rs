@@ -19,7 +19,7 @@
 //! handles tasks without system call events.
 //!
 //! A filter keeps every switch of the tasks that it selects, and none between other tasks. While another task has a
-//! CPU, the CPU's task is unknown until the next event (`Builder::pass_over`).
+//! CPU, the CPU's task is unknown until the next event (`Builder::skip_filtered`).
 //!
 //! Time never goes back: an event before its predecessor is moved to it, one outside the trace to the trace's edge.
 
@@ -209,11 +209,11 @@ impl<'a> Builder<'a> {
             self.place(row, running);
         }
         self.apply(row, &event.kind);
-        self.pass_over(row);
+        self.skip_filtered(row);
     }
 
     /// A task that a filter left out may lose the CPU without an event: nothing is known of it until the next one.
-    fn pass_over(&mut self, row: usize) {
+    fn skip_filtered(&mut self, row: usize) {
         let Some(traced) = &self.scope.traced else { return };
         let cpu = &mut self.cpus[row];
         match cpu.current {

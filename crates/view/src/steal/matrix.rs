@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use analysis::steal::{Balance, Thief};
+use analysis::steal::{Thief, TimeBreakdown};
 use analysis::vcpu_timeline::Account;
 
 use super::VmTime;
@@ -48,7 +48,7 @@ fn table(source: &VcpuTime<'_>, vms: &[VmTime], thieves: &[Thief]) -> Table {
 
 /// Those with most time first.
 fn ranked_thieves(vms: &[VmTime]) -> Vec<Thief> {
-    let mut all = Balance::default();
+    let mut all = TimeBreakdown::default();
     vms.iter().for_each(|vm| all.add(&vm.sum));
     let ranked: BTreeSet<_> =
         all.thieves.iter().map(|(thief, ns)| (Reverse(*ns), *thief)).collect();

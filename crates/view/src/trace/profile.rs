@@ -1,7 +1,7 @@
 //! CPU and disk together.
 
 use serde_json::{Value, json};
-use trace_analysis::profile::FourWay;
+use trace_analysis::profile::BusyMatrix;
 
 use super::{Context, object};
 use crate::{Cell, Column, Part, Scale, Table, length, percent};
@@ -60,7 +60,7 @@ fn title(context: &Context<'_>) -> String {
 }
 
 /// `CPU only 80.0 %, both 5.0 %, ...`.
-pub(super) fn line(of: &FourWay) -> String {
+pub(super) fn line(of: &BusyMatrix) -> String {
     let wall = of.total_ns();
     let parts = ns(of).into_iter().zip(PARTS).enumerate();
     let shown = parts.filter(|(n, (ns, _))| *n < N_KNOWN || wall < ns.saturating_mul(2000));
@@ -68,9 +68,15 @@ pub(super) fn line(of: &FourWay) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-fn ns(of: &FourWay) -> [u64; 6] {
-    let FourWay { cpu_only_ns, both_ns, disk_only_ns, neither_ns, unknown_ns, unknown_and_disk_ns } =
-        *of;
+fn ns(of: &BusyMatrix) -> [u64; 6] {
+    let BusyMatrix {
+        cpu_only_ns,
+        both_ns,
+        disk_only_ns,
+        neither_ns,
+        unknown_ns,
+        unknown_and_disk_ns,
+    } = *of;
     [cpu_only_ns, both_ns, disk_only_ns, neither_ns, unknown_ns, unknown_and_disk_ns]
 }
 
@@ -107,7 +113,7 @@ fn disks(context: &Context<'_>) -> Table {
 pub(super) fn json(context: &Context<'_>) -> Value {
     let findings = &context.findings;
     let (profile, range) = (findings.profile(), findings.range());
-    let cpu = |(cpu, of): &(u32, FourWay)| json!({ "cpu": cpu, "time": four_way(of) });
+    let cpu = |(cpu, of): &(u32, BusyMatrix)| json!({ "cpu": cpu, "time": four_way(of) });
     json!({
         "begin_ns": range.start.since(findings.timeline.begin),
         "end_ns": range.end.since(findings.timeline.begin),
@@ -117,7 +123,7 @@ pub(super) fn json(context: &Context<'_>) -> Value {
     })
 }
 
-fn four_way(of: &FourWay) -> Value {
+fn four_way(of: &BusyMatrix) -> Value {
     object(
         [("wall_ns", of.total_ns())]
             .into_iter()

@@ -7,7 +7,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Table, TableState};
-use view::{Keep, clean, cut, first_thief};
+use view::{Keep, clean, cut, top_thief};
 
 use super::data::Shown;
 use super::state::{Mode, State};
@@ -194,7 +194,7 @@ fn cells(name: &str, line: &Overview, with_pauses: bool) -> Vec<String> {
         parts.insert(PAUSE_AT, of(Account::Paused));
     }
     let percent = |ns| format!("{:5.1}", 100.0 * ns as f64 / line.wall_ns.max(1) as f64);
-    let thief = line.thieves.first().map(|thief| first_thief(line, thief));
+    let thief = line.thieves.first().map(|thief| top_thief(line, thief));
     let numbers = parts.into_iter().map(percent);
     let name = clean(name).into_owned();
     std::iter::once(name).chain(numbers).chain([thief.unwrap_or_default()]).collect()

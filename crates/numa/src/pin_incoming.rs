@@ -10,7 +10,7 @@ use std::path::Path;
 use model::Tid;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use crate::carry_out::{set_affinity, still_there, thread_id};
+use crate::apply_plan::{set_affinity, still_there, thread_id};
 use crate::read::{NumaError, VmProcess};
 
 /// Threads of a process at most.
@@ -28,7 +28,7 @@ pub struct Steered {
 ///
 /// # Errors
 /// If the process has ended, or the kernel refuses.
-pub fn steer(proc: &Path, process: &VmProcess, cpus: &[u32]) -> Result<Steered, NumaError> {
+pub fn pin_incoming(proc: &Path, process: &VmProcess, cpus: &[u32]) -> Result<Steered, NumaError> {
     let mut steered = Steered { process: process.clone(), before: BTreeMap::new() };
     // Threads may be started meanwhile by those that were not queried yet.
     for _ in 0..2 {
@@ -98,19 +98,19 @@ mod test {
         let affinity = || sched_getaffinity(Some(thread_id(Tid(pid)).unwrap())).unwrap();
         let before = affinity();
         let cpu = (0..CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).unwrap();
-        let steered = steer(proc, &process, &[u32::try_from(cpu).unwrap()]).unwrap();
+        let steered = pin_incoming(proc, &process, &[u32::try_from(cpu).unwrap()]).unwrap();
         assert_eq!((affinity().count(), affinity().is_set(cpu)), (1, true));
         steered.release(proc, &[]);
         assert_eq!(affinity(), before);
         // A process of the same number is another one.
         let another = VmProcess { started: process.started + 1, ..process.clone() };
-        assert!(matches!(steer(proc, &another, &[0]), Err(NumaError::Gone(_))));
+        assert!(matches!(pin_incoming(proc, &another, &[0]), Err(NumaError::Gone(_))));
         child.kill().unwrap();
         while started(&proc.join(pid.to_string())).is_ok() {
             std::thread::yield_now();
         }
         // It has not been waited for, and its number stays its own; but it has ended.
-        assert!(matches!(steer(proc, &process, &[0]), Err(NumaError::Gone(_))));
+        assert!(matches!(pin_incoming(proc, &process, &[0]), Err(NumaError::Gone(_))));
         child.wait().unwrap();
     }
 }

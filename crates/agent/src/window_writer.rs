@@ -12,7 +12,7 @@ use crate::log::{chain, line};
 use crate::metrics::Metrics;
 use crate::own;
 use crate::queue::Queue;
-use crate::sender::Bell;
+use crate::sender::Notifier;
 use crate::spool::{self, Spool};
 use crate::state::StateError;
 
@@ -30,7 +30,7 @@ pub(crate) struct Finisher {
     pub(crate) spool_bytes: Arc<AtomicU64>,
     pub(crate) metrics: Arc<Metrics>,
     /// Tells the sender that there is something to send.
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) bell: Arc<Notifier>,
     /// Folders of windows that a killed agent left, or that did not fit on the disk; the oldest first.
     pub(crate) left: VecDeque<PathBuf>,
 }
@@ -62,15 +62,15 @@ impl FinishError {
 
 impl Finisher {
     /// Finishes windows until there won't be another one; before that what a killed agent left. A window for which a
-    /// sender waits, the next one or the agent's end, is finished like any work: see `own::hurry`.
+    /// sender waits, the next one or the agent's end, is finished like any work: see `own::restore_priority`.
     pub(crate) fn run(&mut self, queue: &Queue<Unfinished>) {
         self.naming.start_reader();
-        own::be_idle();
+        self_priority::lower_priority();
         self.recover_left();
         while let Some(window) = queue.pop() {
             match queue.len() == 0 && !queue.is_closed() {
-                true => own::be_idle(),
-                false => own::hurry(),
+                true => self_priority::lower_priority(),
+                false => self_priority::restore_priority(),
             }
             self.metrics.unfinished.set(queue.len() as u64);
             self.finish(window);
@@ -81,7 +81,7 @@ impl Finisher {
     fn finish(&mut self, window: Unfinished) {
         let folder = name_of(window.partial_path());
         // A disk that others fill leaves less than the configured room.
-        self.make_room(RESERVE.saturating_mul(bytes_in(window.partial_path())));
+        self.enforce_limit(RESERVE.saturating_mul(bytes_in(window.partial_path())));
         let finished = window.finish(&mut self.naming, &mut |_| ());
         let finished = finished.map_err(FinishError::from).and_then(|collected| {
             self.count(&collected);
@@ -112,7 +112,10 @@ impl Finisher {
         match self.recover(folder) {
             Err(error) if error.is_full_disk() => {
                 let bytes = bytes_in(folder).max(bytes_in(&partial_of(folder)));
-                match self.spool.give_way(RESERVE.saturating_mul(bytes).max(1), &self.metrics)? {
+                match self
+                    .spool
+                    .evict_oldest(RESERVE.saturating_mul(bytes).max(1), &self.metrics)?
+                {
                     0 => Err(error),
                     _ => self.recover(folder),
                 }
@@ -152,14 +155,14 @@ impl Finisher {
         }
         spool::pack(folder, &file)?;
         self.metrics.windows_finished.add(1);
-        self.make_room(0);
+        self.enforce_limit(0);
         self.bell.ring();
         Ok(())
     }
 
     /// Keeps the spool within its bound, and so many bytes of the disk free.
-    fn make_room(&self, free_bytes: u64) {
-        let make_room = || {
+    fn enforce_limit(&self, free_bytes: u64) {
+        let enforce_limit = || {
             let bytes = self.spool.contents()?.bytes();
             let free = self.spool.disk_bytes().map_or(u64::MAX, |free| free.saturating_add(bytes));
             let bound = self.spool_bytes.load(Ordering::Relaxed);
@@ -168,7 +171,7 @@ impl Finisher {
             let newest = self.spool.contents()?.0.last().map_or(0, |window| window.bytes);
             self.spool.drop_oldest(most.max(newest), &self.metrics)
         };
-        if let Err(error) = make_room() {
+        if let Err(error) = enforce_limit() {
             line(&chain(&error));
         }
     }
@@ -253,7 +256,7 @@ mod test {
         std::fs::write(spooled.join(format!("{BOOT}-00000000000000001000.window.tmp")), "")
             .unwrap();
         fill(&others);
-        let mut finisher = Finisher {
+        let mut window_writer = Finisher {
             naming: Naming::new("/proc".into(), Vec::new(), disk.join("symbols")),
             spool: Spool::open(spooled.clone(), &[BOOT.to_owned()]).unwrap(),
             spool_bytes: Arc::new(AtomicU64::new(u64::MAX)),
@@ -261,35 +264,37 @@ mod test {
             bell: Arc::default(),
             left: left_in(&windows).unwrap(),
         };
-        let counts = |finisher: &Finisher| {
+        let counts = |window_writer: &Finisher| {
             let Metrics { windows_recovered, windows_lost, dropped_spooled, .. } =
-                &*finisher.metrics;
+                &*window_writer.metrics;
             [windows_recovered, windows_lost, dropped_spooled].map(|number| number.get())
         };
-        finisher.recover_left();
-        assert_eq!(counts(&finisher), [2, 0, 1]);
+        window_writer.recover_left();
+        assert_eq!(counts(&window_writer), [2, 0, 1]);
         assert_eq!(starts(&spooled), [2, 3, 4, 1000, 2000]);
-        assert!(finisher.left.is_empty() && std::fs::read_dir(&windows).unwrap().next().is_none());
+        assert!(
+            window_writer.left.is_empty() && std::fs::read_dir(&windows).unwrap().next().is_none()
+        );
 
         // Others take what the spool gives: in the end it has nothing to give, and windows wait.
         std::fs::remove_file(&others).unwrap();
         [3000, 4000].iter().for_each(|start| killed(&windows, *start));
-        finisher.left = left_in(&windows).unwrap();
-        finisher.spool.drop_oldest(0, &finisher.metrics).unwrap();
+        window_writer.left = left_in(&windows).unwrap();
+        window_writer.spool.drop_oldest(0, &window_writer.metrics).unwrap();
         fill(&others);
-        finisher.recover_left();
-        assert_eq!(counts(&finisher), [2, 0, 6]);
-        assert_eq!((finisher.left.len(), starts(&spooled)), (2, vec![]));
+        window_writer.recover_left();
+        assert_eq!(counts(&window_writer), [2, 0, 6]);
+        assert_eq!((window_writer.left.len(), starts(&spooled)), (2, vec![]));
         let left: Vec<_> = std::fs::read_dir(&spooled).unwrap().collect();
         assert!(left.is_empty(), "{left:?}");
         std::fs::remove_file(&others).unwrap();
-        finisher.recover_left();
-        assert_eq!(counts(&finisher), [4, 0, 6]);
+        window_writer.recover_left();
+        assert_eq!(counts(&window_writer), [4, 0, 6]);
         assert_eq!(starts(&spooled), [3000, 4000]);
 
         // Room is made before it is needed.
         fill(&others);
-        finisher.make_room(4096);
+        window_writer.enforce_limit(4096);
         assert_eq!(starts(&spooled), [4000]);
     }
 

@@ -25,7 +25,7 @@ use crate::read::{HostVm, NumaError, VmProcess, started};
 #[derive(Debug, Default)]
 pub struct CarriedOut {
     /// VMs whose vCPUs or memory were to move, in the plan's order.
-    pub vms: Vec<Done>,
+    pub vms: Vec<Applied>,
     /// Time that it took.
     pub took: Duration,
     /// What failed; other VMs were moved all the same.
@@ -36,7 +36,7 @@ pub struct CarriedOut {
 
 /// What was done to a VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Done {
+pub struct Applied {
     /// Its process.
     pub pid: Pid,
     /// The VM's name.
@@ -62,7 +62,7 @@ pub struct Roots<'a> {
 
 /// Carries out a plan for these VMs, which it names by their processes, at so many bytes a second, until `stop` says so. A VM
 /// that can't be moved stays where it is, and so do those that would need its room.
-pub fn carry_out(
+pub fn apply_plan(
     roots: Roots<'_>,
     topology: &Topology,
     vms: &[HostVm],
@@ -76,7 +76,7 @@ pub fn carry_out(
     work.bind();
     work.move_memory(stop);
     let Work { done, failures, stopped, .. } = work;
-    let is_concerned = |done: &Done| 0 < done.vcpus || 0 < done.wanted || done.stays.is_some();
+    let is_concerned = |done: &Applied| 0 < done.vcpus || 0 < done.wanted || done.stays.is_some();
     let vms = done.into_iter().filter(is_concerned).collect();
     CarriedOut { vms, took: begin.elapsed(), failures, stopped }
 }
@@ -88,7 +88,7 @@ struct Work<'a> {
     plan: &'a Plan,
     vms: Vec<Option<&'a HostVm>>,
     pace: Pace,
-    done: Vec<Done>,
+    done: Vec<Applied>,
     /// Those of which nothing is changed, or not any more.
     staying: BTreeSet<usize>,
     /// Each VM's threads that were bound, with the CPUs that they had before.
@@ -107,7 +107,7 @@ impl<'a> Work<'a> {
         plan: &'a Plan,
         pace: Pace,
     ) -> Self {
-        let done = |(at, vm): (usize, &layout::VmPlan)| Done {
+        let done = |(at, vm): (usize, &layout::VmPlan)| Applied {
             pid: Pid(vm.id),
             name: vm.name.clone(),
             vcpus: 0,
@@ -252,7 +252,7 @@ impl<'a> Work<'a> {
 
     /// A VM of which less than half has moved by now keeps its vCPUs where most of its memory still is.
     fn stop_half_way(&mut self) {
-        let few = |done: &Done| done.moved < done.wanted.div_ceil(2);
+        let few = |done: &Applied| done.moved < done.wanted.div_ceil(2);
         let few: Vec<usize> = (0..self.done.len()).filter(|at| few(&self.done[*at])).collect();
         for at in few {
             self.release(at);
@@ -437,7 +437,7 @@ mod test {
         let nothing = tempfile::tempdir().unwrap();
         let roots = Roots { sys: nothing.path(), proc: Path::new(PROC) };
         let vms = [held.clone(), next];
-        let done = carry_out(roots, &topology, &vms, &plan, 1 << 30, &|| false);
+        let done = apply_plan(roots, &topology, &vms, &plan, 1 << 30, &|| false);
         child.kill().unwrap();
         child.wait().unwrap();
         let [first, second] = &done.vms[..] else { panic!("{done:?}") };
@@ -461,7 +461,7 @@ mod test {
         let plan = plan(&[(&vms[0], after)], &[]);
         let nothing = tempfile::tempdir().unwrap();
         let roots = Roots { sys: nothing.path(), proc: Path::new(PROC) };
-        let done = carry_out(roots, &topology, &vms, &plan, 1 << 30, &|| false);
+        let done = apply_plan(roots, &topology, &vms, &plan, 1 << 30, &|| false);
         assert!(matches!(done.failures[..], [NumaError::Affinity { vcpu: 1, .. }]), "{done:?}");
         assert_eq!((done.vms[0].vcpus, done.vms[0].stays.is_some()), (0, true));
         let after: Vec<CpuSet> = threads.iter().map(|tid| affinity(*tid).unwrap()).collect();
@@ -477,7 +477,7 @@ mod test {
         let check = |after: Placed, moves: &[Move], expected: &str| {
             let plan = plan(&[(vm, after)], moves);
             let roots = Roots { sys: &sys, proc: &proc };
-            let done = carry_out(roots, &host.topology, &host.vms, &plan, 1 << 30, &|| false);
+            let done = apply_plan(roots, &host.topology, &host.vms, &plan, 1 << 30, &|| false);
             assert_eq!(done.vms[0].stays.as_deref(), Some(expected));
             assert_eq!((done.vms[0].vcpus, done.vms[0].moved), (0, 0));
         };
@@ -507,7 +507,7 @@ mod test {
         let after = Placed { vcpus: vec![Some(0), Some(0)], ..vm.placed.clone() };
         let plan = plan(&[(&vm, after)], &[]);
         let roots = Roots { sys: &sys, proc: &proc };
-        let done = carry_out(roots, &host.topology, &[vm], &plan, 1, &|| false);
+        let done = apply_plan(roots, &host.topology, &[vm], &plan, 1, &|| false);
         assert_eq!(done.vms[0].stays.as_deref(), Some("VM web has ended"));
     }
 }

@@ -68,7 +68,7 @@ pub(crate) fn open_files() -> u64 {
 }
 
 /// This thread, and those it starts, run when nothing else does, and their reads and writes come last.
-pub(crate) fn be_idle() {
+pub(crate) fn lower_priority() {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: the pointer is valid for a `sched_param`; 0 is the calling thread.
     // If it is refused, the thread is one like others.
@@ -77,7 +77,7 @@ pub(crate) fn be_idle() {
 }
 
 /// All threads of this process are like others again: a guest or a user waits for them.
-pub(crate) fn hurry() {
+pub(crate) fn restore_priority() {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<libc::pid_t>().ok());
     for tid in tids {
@@ -127,10 +127,10 @@ mod test {
         assert!(3 <= open_files());
         assert!(suspended() < of_clock(ClockId::Boottime));
         let idle = std::thread::spawn(|| {
-            be_idle();
+            lower_priority();
             // SAFETY: the call takes a number only.
             let policy = unsafe { libc::sched_getscheduler(0) };
-            hurry();
+            restore_priority();
             // SAFETY: the same.
             [policy, unsafe { libc::sched_getscheduler(0) }]
         });
