@@ -599,11 +599,11 @@ impl Agent {
 
 /// Whether a CPU had no sampling interrupt in all of a window. In a short one it may just have stood still, as virtual ones do.
 fn has_silent_cpu(header: &Header) -> bool {
-    const LEAST_NS: u64 = 5_000_000_000;
+    const MIN_NS: u64 = 5_000_000_000;
     let expected = header.end.since(header.start) / header.period_ns.max(1);
     let missed = |cpu: &u32| header.counters.get(&format!("samples_missed_cpu{cpu}"));
     let is_silent = |cpu: &u32| missed(cpu).is_some_and(|missed| expected <= *missed);
-    LEAST_NS <= header.end.since(header.start) && header.cpus.iter().any(is_silent)
+    MIN_NS <= header.end.since(header.start) && header.cpus.iter().any(is_silent)
 }
 
 fn is_full_disk(error: &CollectError) -> bool {

@@ -152,7 +152,7 @@ impl QueueLog {
             return Some(*watched);
         }
         let used: BTreeSet<u32> = self.groups.values().map(|watched| watched.number).collect();
-        let number = (0..QuotaTracer::MOST_GROUPS).find(|number| !used.contains(number))?;
+        let number = (0..QuotaTracer::MAX_GROUPS).find(|number| !used.contains(number))?;
         let watched = Watched { number, since: now };
         sources.watch_quota(group, number).then(|| {
             self.groups.insert(group, watched);

@@ -37,7 +37,7 @@ use crate::switches::{Switches, VmProcess};
 /// A measurement's capture.
 const PACKETS: &str = "packets.pcapng";
 /// VMs that may end by themselves in a run: under emulation a guest now and then dies of an exception.
-const MOST_DEATHS: u32 = 5;
+const MAX_DEATHS: u32 = 5;
 /// How long the template gets requests before it is saved, so that its caches are warm.
 const WARM: Duration = Duration::from_secs(3);
 /// How long the template's application may take until it answers: a database has to start, on an emulated CPU perhaps.
@@ -457,7 +457,7 @@ impl Vms<'_> {
         while let Some(place) = self.running.iter().position(Instance::has_died) {
             self.n_deaths += 1;
             let name = self.running[place].name().to_owned();
-            if MOST_DEATHS < self.n_deaths {
+            if MAX_DEATHS < self.n_deaths {
                 return Err(Error::Unstable { name, times: self.n_deaths });
             }
             self.running[place] = self.start(place + 1)?;

@@ -33,11 +33,11 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::LocalSet;
 
 /// Requests under way at most: more fail at once, so that memory stays bounded however slow the VMs are.
-const MOST_OUTSTANDING: usize = 20_000;
+const MAX_OUTSTANDING: usize = 20_000;
 /// Connections to each target at most, as in plans.
-const MOST_CONNECTIONS: usize = 1000;
+const MAX_CONNECTIONS: usize = 1000;
 /// Bytes of an answer at most.
-const MOST_ANSWER_BYTES: usize = 64 << 20;
+const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// Requests, and their targets.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -149,9 +149,9 @@ impl LoadJob {
         if self.measure_ns == 0 || self.timeout_ns == 0 {
             return Err("the duration and the timeout must be longer than 0 s".to_owned());
         }
-        if !(1..=MOST_CONNECTIONS).contains(&self.connections) {
+        if !(1..=MAX_CONNECTIONS).contains(&self.connections) {
             let n = self.connections;
-            return Err(format!("{n} connections are not within 1 to {MOST_CONNECTIONS}"));
+            return Err(format!("{n} connections are not within 1 to {MAX_CONNECTIONS}"));
         }
         match self.pace {
             Pace::Open { rate, .. } if !(0.001..=1e6).contains(&rate) => {
@@ -334,7 +334,7 @@ impl Generator {
             self.late.borrow_mut().add(now_ns().saturating_sub(due_ns));
             self.unanswered.set(self.unanswered.get() + 1);
         }
-        let outcome = if self.outstanding.get() < MOST_OUTSTANDING {
+        let outcome = if self.outstanding.get() < MAX_OUTSTANDING {
             self.outstanding.set(self.outstanding.get() + 1);
             let target = Rc::clone(&self.targets[self.choose()]);
             let limit = due_ns.saturating_add(self.job.timeout_ns).saturating_sub(now_ns());
@@ -424,7 +424,7 @@ impl Target {
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(disconnected)?;
             size += frame.data_ref().map_or(0, Bytes::len);
-            if MOST_ANSWER_BYTES < size {
+            if MAX_ANSWER_BYTES < size {
                 return Err("answer too long".to_owned());
             }
         }

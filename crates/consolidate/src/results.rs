@@ -11,7 +11,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use lab::{MOST_PLAN_BYTES, MOST_RUN_BYTES, Plan, Run};
+use lab::{MAX_PLAN_BYTES, MAX_RUN_BYTES, Plan, Run};
 
 use crate::error::Error;
 
@@ -19,7 +19,7 @@ const PLAN: &str = "plan.toml";
 const RUNS: &str = "runs";
 const RUN: &str = "run.json";
 /// Measurements that are read at most.
-const MOST_RUNS: usize = 20_000;
+const MAX_RUNS: usize = 20_000;
 
 /// Where measurements are in a folder of results.
 #[must_use]
@@ -38,7 +38,7 @@ pub fn plan_file(results: &Path) -> PathBuf {
 /// # Errors
 /// When it can't be read, or is none.
 pub fn read_plan(path: &Path) -> Result<Plan, Error> {
-    let text = read(path, MOST_PLAN_BYTES)?;
+    let text = read(path, MAX_PLAN_BYTES)?;
     Plan::parse(&text)
         .map_err(|error| Error::Form { path: path.to_owned(), problem: error.to_string() })
 }
@@ -73,11 +73,11 @@ fn each_run(folder: &Path) -> Result<impl Iterator<Item = Result<Run, Error>>, E
         .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."))
         .map(|entry| entry.path().join(RUN))
         .filter(|path| path.is_file())
-        .take(MOST_RUNS)
+        .take(MAX_RUNS)
         .collect();
     paths.sort();
     let read_run = |path: PathBuf| {
-        let text = read(&path, MOST_RUN_BYTES)?;
+        let text = read(&path, MAX_RUN_BYTES)?;
         Run::parse(&text).map_err(|problem| Error::Form { path, problem })
     };
     Ok(paths.into_iter().map(read_run))

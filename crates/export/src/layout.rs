@@ -13,9 +13,9 @@ const LEFT: f64 = 60.0;
 const TOP: f64 = 60.0;
 const PLOT: (f64, f64) = (900.0, 160.0);
 /// Charts of VMs that were there before, of each policy.
-const MOST_OTHERS: usize = 8;
+const MAX_OTHERS: usize = 8;
 /// A VM whose speed differs by less between layouts has no chart.
-const LEAST_DIFFERENCE: f64 = 0.01;
+const MIN_DIFFERENCE: f64 = 0.01;
 
 /// Writes the page.
 ///
@@ -56,7 +56,7 @@ fn charts(simulation: &Simulation) -> Vec<Drawing> {
     let Some(first) = simulation.ways.first() else { return Vec::new() };
     let arrives = |n: &usize| first.curves[*n].arrival == Arrival::Incoming;
     let all = || 0..first.curves.len();
-    let others = all().filter(|n| !arrives(n) && differs(simulation, *n)).take(MOST_OTHERS);
+    let others = all().filter(|n| !arrives(n) && differs(simulation, *n)).take(MAX_OTHERS);
     all().filter(arrives).chain(others).map(|n| chart(simulation, n)).collect()
 }
 
@@ -65,7 +65,7 @@ fn differs(simulation: &Simulation, vm: usize) -> bool {
     let (low, high) = speeds.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), speed| {
         (low.min(*speed), high.max(*speed))
     });
-    LEAST_DIFFERENCE < high - low
+    MIN_DIFFERENCE < high - low
 }
 
 fn chart(simulation: &Simulation, vm: usize) -> Drawing {

@@ -29,9 +29,9 @@ mod turnaround;
 pub mod verdict;
 
 pub use plan::{
-    Application, Arrivals, Attached, Choose, HostPlan, Ladder, LoadPlan, MOST_PLAN_BYTES, MOST_VMS,
+    Application, Arrivals, Attached, Choose, HostPlan, Ladder, LoadPlan, MAX_PLAN_BYTES, MAX_VMS,
     Plan, PlanError, Rungs, ServiceLevel, Targets, VmPlan,
 };
 pub use remedy::{AS_IT_IS, Groups, GuestSettings, HostSwitches, Remedy, Treatment, Whose};
-pub use run::{Class, Cpu, CpuUse, Exit, Host, Load, MOST_RUN_BYTES, PartTime, Run, RunKey, Vms};
+pub use run::{Class, Cpu, CpuUse, Exit, Host, Load, MAX_RUN_BYTES, PartTime, Run, RunKey, Vms};
 pub use turnaround::Turnarounds;

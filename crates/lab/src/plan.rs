@@ -9,13 +9,13 @@ use crate::remedy::{AS_IT_IS, Groups, GuestSettings, Remedy, Scope, Treatment};
 use crate::run::file_name;
 
 /// Bytes of a plan at most.
-pub const MOST_PLAN_BYTES: usize = 1 << 20;
+pub const MAX_PLAN_BYTES: usize = 1 << 20;
 /// VMs of a step at most: as many as the network of the laboratory has addresses for.
-pub const MOST_VMS: u32 = 2000;
+pub const MAX_VMS: u32 = 2000;
 /// Remedies of a plan at most.
-const MOST_REMEDIES: usize = 32;
+const MAX_REMEDIES: usize = 32;
 /// Steps of a ladder at most.
-const MOST_STEPS: usize = 64;
+const MAX_STEPS: usize = 64;
 
 /// What is to be found out.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -214,7 +214,7 @@ pub enum PlanError {
         problem: String,
     },
     /// It is too large.
-    #[error("it has {0} bytes: there can be {MOST_PLAN_BYTES}")]
+    #[error("it has {0} bytes: there can be {MAX_PLAN_BYTES}")]
     Size(usize),
     /// A value that makes no sense.
     #[error("{key}: {problem}")]
@@ -241,7 +241,7 @@ impl Plan {
     /// # Errors
     /// When it is none.
     pub fn parse(text: &str) -> Result<Self, PlanError> {
-        if MOST_PLAN_BYTES < text.len() {
+        if MAX_PLAN_BYTES < text.len() {
             return Err(PlanError::Size(text.len()));
         }
         let mut plan: Self = toml::from_str(text).map_err(|error| {
@@ -368,8 +368,8 @@ impl Plan {
     }
 
     fn check_remedies(&self) -> Result<(), PlanError> {
-        if MOST_REMEDIES < self.remedies.len() {
-            return Err(wrong("remedy", &format!("there can be {MOST_REMEDIES}")));
+        if MAX_REMEDIES < self.remedies.len() {
+            return Err(wrong("remedy", &format!("there can be {MAX_REMEDIES}")));
         }
         for treatment in self.treatments() {
             let host = &treatment.host;
@@ -436,12 +436,12 @@ impl LoadPlan {
 impl Ladder {
     fn check(&self) -> Result<(), PlanError> {
         let rises = self.vms.windows(2).all(|pair| pair[0] < pair[1]);
-        if self.vms.is_empty() || !rises || MOST_STEPS < self.vms.len() {
-            let problem = format!("needs 1 to {MOST_STEPS} numbers, each greater than the last");
+        if self.vms.is_empty() || !rises || MAX_STEPS < self.vms.len() {
+            let problem = format!("needs 1 to {MAX_STEPS} numbers, each greater than the last");
             return Err(wrong("ladder.vms", &problem));
         }
         for vms in &self.vms {
-            within("ladder.vms", f64::from(*vms), 1.0, f64::from(MOST_VMS))?;
+            within("ladder.vms", f64::from(*vms), 1.0, f64::from(MAX_VMS))?;
         }
         within("ladder.warm_up_s", self.warm_up_s, 0.0, 3600.0)?;
         within("ladder.measure_s", self.measure_s, 1.0, 3600.0)?;

@@ -26,7 +26,7 @@ pub(crate) use prose::use_in_words;
 
 const VERSION: u32 = 1;
 /// Steps that a model needs.
-const LEAST_FITTED: usize = 3;
+const MIN_FITTED: usize = 3;
 /// What is predicted beyond the ladder: these numbers of VMs, and those of the seed's host.
 const BEYOND: [u32; 6] = [16, 32, 64, 100, 144, 200];
 
@@ -491,7 +491,7 @@ pub(crate) fn fitted(steps: &[Step<'_>]) -> Option<(Model, usize)> {
             Some(Point { vms: step.vms, busy_cpus, turnaround_ms: mean })
         })
         .collect();
-    let lower = (points.len() - points.len() / 3).max(points.len().min(LEAST_FITTED));
+    let lower = (points.len() - points.len() / 3).max(points.len().min(MIN_FITTED));
     let cpus = u32::try_from(steps.first()?.runs.first()?.cpus.len()).ok()?;
     Some((Model::fit(cpus, &points[..lower])?, lower))
 }

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::plan::MOST_VMS;
+use crate::plan::MAX_VMS;
 use crate::turnaround::Turnarounds;
 
 /// Version of the file.
 const VERSION: u32 = 1;
 /// Bytes of a file at most.
-pub const MOST_RUN_BYTES: usize = 16 << 20;
+pub const MAX_RUN_BYTES: usize = 16 << 20;
 /// CPUs of a host at most.
-const MOST_CPUS: usize = 8192;
+const MAX_CPUS: usize = 8192;
 
 /// One measurement.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -183,15 +183,15 @@ impl Run {
     /// # Errors
     /// When it is none, or of another version.
     pub fn parse(text: &str) -> Result<Self, String> {
-        if MOST_RUN_BYTES < text.len() {
-            return Err(format!("it has {} bytes: there can be {MOST_RUN_BYTES}", text.len()));
+        if MAX_RUN_BYTES < text.len() {
+            return Err(format!("it has {} bytes: there can be {MAX_RUN_BYTES}", text.len()));
         }
         let run: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if run.version != VERSION {
             return Err(format!("it is of version {}", run.version));
         }
         let n_cpus = run.cpus.len();
-        if !(1..=MOST_VMS).contains(&run.key.vms) || MOST_CPUS < n_cpus {
+        if !(1..=MAX_VMS).contains(&run.key.vms) || MAX_CPUS < n_cpus {
             return Err(format!("{} VMs on {n_cpus} CPUs are too many or none", run.key.vms));
         }
         Ok(run)

@@ -11,9 +11,9 @@ use crate::simulate::{Case, Migration};
 use crate::topology::{Node, Topology, TopologyError};
 
 /// Bytes of a file at most.
-pub const MOST_FILE_BYTES: usize = 4 << 20;
+pub const MAX_FILE_BYTES: usize = 4 << 20;
 /// Samples of a VM at most.
-const MOST_SAMPLES: usize = 600;
+const MAX_SAMPLES: usize = 600;
 /// A size is smaller: those of all VMs and nodes can be added up.
 const MOST_BYTES: u64 = 1 << 50;
 /// Default rate of memory moves.
@@ -31,7 +31,7 @@ pub enum FileError {
         problem: String,
     },
     /// It is too large.
-    #[error("it has {0} bytes: there can be {MOST_FILE_BYTES}")]
+    #[error("it has {0} bytes: there can be {MAX_FILE_BYTES}")]
     Size(usize),
     /// A size such as `5G` that is none.
     #[error("`{0}` is no size: write 512M, 5G or bytes, less than 1048576G")]
@@ -248,7 +248,7 @@ fn migration(entry: &MigrationEntry) -> Result<(Migration, u64), FileError> {
 
 fn vm(entry: &VmEntry, topology: &Topology, others: &Load, rate: u64) -> Result<Vm, FileError> {
     let wrong = |problem| FileError::Vm { vm: entry.name.clone(), problem };
-    if entry.vcpus == 0 || crate::MOST_VCPUS < entry.vcpus {
+    if entry.vcpus == 0 || crate::MAX_VCPUS < entry.vcpus {
         return Err(wrong("it must have 1 to 1024 vCPUs"));
     }
     if entry.name.is_empty() {
@@ -294,7 +294,7 @@ fn vm(entry: &VmEntry, topology: &Topology, others: &Load, rate: u64) -> Result<
 /// `None`: given twice, or too many.
 fn samples(entry: &VmEntry) -> Option<Vec<Sample>> {
     let given = [entry.waiting.is_some(), entry.misses_per_s.is_some(), !entry.sample.is_empty()];
-    if 1 < given.iter().filter(|given| **given).count() || MOST_SAMPLES < entry.sample.len() {
+    if 1 < given.iter().filter(|given| **given).count() || MAX_SAMPLES < entry.sample.len() {
         return None;
     }
     let vcpus = entry.vcpus as f64;
@@ -314,7 +314,7 @@ fn samples(entry: &VmEntry) -> Option<Vec<Sample>> {
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(text: &str) -> Result<T, FileError> {
-    if MOST_FILE_BYTES < text.len() {
+    if MAX_FILE_BYTES < text.len() {
         return Err(FileError::Size(text.len()));
     }
     toml::from_str(text).map_err(|error| {
@@ -362,7 +362,7 @@ fn cpu_list(text: &str) -> Result<Vec<u32>, FileError> {
         };
         let (first, last) = (number(first)?, number(last)?);
         let n = last.checked_sub(first).ok_or_else(wrong)?;
-        if crate::MOST_CPUS < cpus.len() + n as usize + 1 {
+        if crate::MAX_CPUS < cpus.len() + n as usize + 1 {
             return Err(wrong());
         }
         cpus.extend(first..=last);

@@ -28,9 +28,9 @@ mod simulate;
 mod topology;
 
 pub use activity::Activity;
-pub use file::{FileError, MOST_FILE_BYTES, read_case, read_counters, read_topology};
+pub use file::{FileError, MAX_FILE_BYTES, read_case, read_counters, read_topology};
 pub use load::{
-    Allowed, Arrival, CACHE_LINE, Load, LoadError, MOST_VCPUS, MOST_VMS, Placed, Sample, Source, Vm,
+    Allowed, Arrival, CACHE_LINE, Load, LoadError, MAX_VCPUS, MAX_VMS, Placed, Sample, Source, Vm,
 };
 pub use model::Model;
 pub use moves::Move;
@@ -43,4 +43,4 @@ pub use simulate::{
     Case, Curve, Migration, Rank, Ranking, Simulation, Strategy, WayResult, random_case,
     rank_policies, simulate,
 };
-pub use topology::{MOST_CPUS, MOST_NODES, Node, Topology, TopologyError};
+pub use topology::{MAX_CPUS, MAX_NODES, Node, Topology, TopologyError};

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use crate::topology::Topology;
 
 /// VMs at most.
-pub const MOST_VMS: usize = 1024;
+pub const MAX_VMS: usize = 1024;
 /// vCPUs of a VM at most.
-pub const MOST_VCPUS: usize = 1024;
+pub const MAX_VCPUS: usize = 1024;
 /// More than all CPUs of a machine count of anything in a second.
-const MOST_A_SECOND: f64 = 1e14;
+const MAX_A_SECOND: f64 = 1e14;
 /// A sample that is longer is none.
-const MOST_SECONDS: f64 = 1e10;
+const MAX_SECONDS: f64 = 1e10;
 /// Bytes that a cache miss moves.
 pub const CACHE_LINE: u64 = 64;
 
@@ -108,10 +108,10 @@ pub enum Source {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     /// Too many.
-    #[error("{0} VMs: there can be {MOST_VMS}")]
+    #[error("{0} VMs: there can be {MAX_VMS}")]
     Vms(usize),
     /// None, or too many.
-    #[error("VM {name}: {vcpus} vCPUs: there must be 1 to {MOST_VCPUS}")]
+    #[error("VM {name}: {vcpus} vCPUs: there must be 1 to {MAX_VCPUS}")]
     Vcpus {
         /// The VM.
         name: String,
@@ -134,7 +134,7 @@ impl Load {
     /// # Errors
     /// If it does not fit, or has numbers that are none.
     pub fn check(&self, topology: &Topology) -> Result<(), LoadError> {
-        if MOST_VMS < self.vms.len() {
+        if MAX_VMS < self.vms.len() {
             return Err(LoadError::Vms(self.vms.len()));
         }
         self.vms.iter().try_for_each(|vm| vm.check(topology))
@@ -146,9 +146,9 @@ impl Load {
     pub fn leave_out_unsound(&mut self, topology: &Topology) -> Vec<LoadError> {
         let mut why = Vec::new();
         self.vms.retain(|vm| vm.check(topology).map_err(|error| why.push(error)).is_ok());
-        if MOST_VMS < self.vms.len() {
+        if MAX_VMS < self.vms.len() {
             why.push(LoadError::Vms(self.vms.len()));
-            self.vms.truncate(MOST_VMS);
+            self.vms.truncate(MAX_VMS);
         }
         why
     }
@@ -158,7 +158,7 @@ impl Vm {
     fn check(&self, topology: &Topology) -> Result<(), LoadError> {
         let name = || self.name.clone();
         let Placed { vcpus, memory } = &self.now;
-        if vcpus.is_empty() || MOST_VCPUS < vcpus.len() {
+        if vcpus.is_empty() || MAX_VCPUS < vcpus.len() {
             return Err(LoadError::Vcpus { name: name(), vcpus: vcpus.len() });
         }
         let is_unknown = |node: &usize| topology.len() <= *node;
@@ -214,8 +214,8 @@ impl Sample {
     #[must_use]
     pub fn is_bad(&self) -> bool {
         let Self { seconds, misses, instructions, remote } = *self;
-        let is_count = |n: f64| (0.0..=seconds * MOST_A_SECOND).contains(&n);
-        let has_time = 0.0 < seconds && seconds <= MOST_SECONDS;
+        let is_count = |n: f64| (0.0..=seconds * MAX_A_SECOND).contains(&n);
+        let has_time = 0.0 < seconds && seconds <= MAX_SECONDS;
         let counts = is_count(misses) && instructions.is_none_or(is_count);
         !has_time || !counts || remote.is_some_and(|part| !(0.0..=1.0).contains(&part))
     }

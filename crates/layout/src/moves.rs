@@ -14,16 +14,16 @@ pub struct Move {
 }
 
 /// Rounds over all moves at most: where nodes are full, memory goes round in as many pieces as free memory allows.
-const MOST_ROUNDS: usize = 64;
+const MAX_ROUNDS: usize = 64;
 /// A round that moves less is the last.
-const LEAST_PROGRESS: u64 = 2 << 20;
+const MIN_PROGRESS: u64 = 2 << 20;
 
 /// Moves that turn `before` into `after`, memory by node of each VM. What has no room even piece by piece is left out.
 pub(crate) fn order(before: &[Vec<u64>], after: &[Vec<u64>], free: &[u64]) -> Vec<Move> {
     let mut left = pairs(before, after);
     let mut free = free.to_vec();
     let mut ordered: Vec<Move> = Vec::new();
-    for _ in 0..MOST_ROUNDS {
+    for _ in 0..MAX_ROUNDS {
         let mut progress = 0_u64;
         for step in &mut left {
             let bytes = step.bytes.min(free[step.to]);
@@ -37,7 +37,7 @@ pub(crate) fn order(before: &[Vec<u64>], after: &[Vec<u64>], free: &[u64]) -> Ve
             push(&mut ordered, Move { bytes, ..*step });
         }
         left.retain(|step| 0 < step.bytes);
-        if left.is_empty() || progress < LEAST_PROGRESS {
+        if left.is_empty() || progress < MIN_PROGRESS {
             break;
         }
     }

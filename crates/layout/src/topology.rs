@@ -1,9 +1,9 @@
 //! A host's NUMA nodes.
 
 /// Nodes of a host at most.
-pub const MOST_NODES: usize = 64;
+pub const MAX_NODES: usize = 64;
 /// CPUs of a host at most.
-pub const MOST_CPUS: usize = 4096;
+pub const MAX_CPUS: usize = 4096;
 /// What the kernel calls local: a distance of 10.
 const LOCAL: u32 = 10;
 /// Default bandwidth of a node's memory: two channels of DDR3-1600 in practice. It only matters relative to
@@ -35,10 +35,10 @@ pub struct Node {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
     /// There is none, or too many.
-    #[error("{0} nodes: there must be 1 to {MOST_NODES}")]
+    #[error("{0} nodes: there must be 1 to {MAX_NODES}")]
     Nodes(usize),
     /// There is none, or too many.
-    #[error("{0} CPUs: there must be 1 to {MOST_CPUS}")]
+    #[error("{0} CPUs: there must be 1 to {MAX_CPUS}")]
     Cpus(usize),
     /// A CPU is in two nodes.
     #[error("CPU {0} is in two nodes")]
@@ -66,11 +66,11 @@ impl Topology {
         bandwidths: Option<Vec<Vec<u64>>>,
     ) -> Result<Self, TopologyError> {
         let n = nodes.len();
-        if n == 0 || MOST_NODES < n {
+        if n == 0 || MAX_NODES < n {
             return Err(TopologyError::Nodes(n));
         }
         let mut cpus: Vec<u32> = nodes.iter().flat_map(|node| node.cpus.iter().copied()).collect();
-        if cpus.is_empty() || MOST_CPUS < cpus.len() {
+        if cpus.is_empty() || MAX_CPUS < cpus.len() {
             return Err(TopologyError::Cpus(cpus.len()));
         }
         if let Some(cpu) = twice(&mut cpus) {

@@ -192,7 +192,7 @@ const TOLERANCE: f64 = 0.1;
 /// And by so many ticks, which single shots can't tell.
 const SHOT_TICKS: f64 = 100.0;
 /// Fewer can't be judged.
-const LEAST_SHOTS: u64 = 3;
+const MIN_SHOTS: u64 = 3;
 
 fn is_dearer(one: f64, other: f64, slack: f64) -> bool {
     other * (1.0 + TOLERANCE) + slack < one
@@ -302,7 +302,7 @@ impl Figures {
     /// of their time. (That single shots are dearer is usual: nothing overlaps.) Older images report such ones.
     fn good_batch(&self) -> Option<Batch> {
         let is_good = |single: &Spread| {
-            LEAST_SHOTS <= single.n && !is_dearer(single.median, single.min, SHOT_TICKS)
+            MIN_SHOTS <= single.n && !is_dearer(single.median, single.min, SHOT_TICKS)
         };
         let single = self.single.filter(is_good);
         self.batch.filter(|batch| {

@@ -22,7 +22,7 @@ use std::fmt;
 use crate::compare::{Cell, Cost, Labelled, Row};
 
 /// No VMM handles an exit in less.
-const LEAST_NS: f64 = 250.0;
+const MIN_NS: f64 = 250.0;
 /// An exit is so many times more expensive than what it is for.
 const TIMES: f64 = 5.0;
 /// What costs an exit more, and is so many times slower, exits even though it is slow by itself.
@@ -80,12 +80,12 @@ pub(crate) fn fill(rows: &mut [Row], machines: &[Labelled], general: &[Option<f6
         let rule = Rule {
             labels: [&machines[0].label, &machine.label],
             general: general[n],
-            least_ns: LEAST_NS,
+            least_ns: MIN_NS,
             cpuid_ns: None,
         };
         let cpuid = rows.iter().filter(|row| row.operation == "cpuid");
         let cpuid_ns = cpuid.filter_map(|row| rule.excess_ns(row, n)).reduce(f64::min);
-        let least_ns = cpuid_ns.map_or(LEAST_NS, |excess| LEAST_NS.max(OF_CPUID * excess));
+        let least_ns = cpuid_ns.map_or(MIN_NS, |excess| MIN_NS.max(OF_CPUID * excess));
         let rule = Rule { least_ns, cpuid_ns, ..rule };
         for row in &mut *rows {
             row.cells[n].verdict = Some(rule.verdict(row, n));

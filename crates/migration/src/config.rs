@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::template::Template;
 
 /// VMs that may come, at most.
-const MOST_INCOMING: usize = 1024;
+const MAX_INCOMING: usize = 1024;
 /// The policy that leaves everything to the kernel.
 pub const NO_POLICY: &str = "none";
 
@@ -125,8 +125,8 @@ impl Config {
         if let Some((key, _)) = paths.into_iter().find(|(_, path)| !path.is_absolute()) {
             return Err(format!("{key} must be an absolute path"));
         }
-        if MOST_INCOMING < self.incoming.len() {
-            return Err(format!("incoming: there can be {MOST_INCOMING}"));
+        if MAX_INCOMING < self.incoming.len() {
+            return Err(format!("incoming: there can be {MAX_INCOMING}"));
         }
         let mut names: Vec<&str> = self.incoming.iter().map(|vm| vm.vm.as_str()).collect();
         names.sort_unstable();

@@ -28,7 +28,7 @@ use crate::this_host::ThisHost;
 use crate::watch::{self, Watch};
 
 /// Connections of peers at a time, and of users of this host.
-const MOST_CONNECTIONS: usize = 32;
+const MAX_CONNECTIONS: usize = 32;
 /// Between two looks at listening sockets and the wish to end.
 const TICK: Duration = Duration::from_millis(100);
 /// For an order's first message.
@@ -134,7 +134,7 @@ fn accept(shared: &Arc<Shared>, tcp: Option<&TcpListener>, unix: &UnixListener, 
 
 /// One of many, or none: what finds no room is closed.
 fn in_thread(count: &Arc<AtomicUsize>, serve: impl FnOnce() + Send + 'static) {
-    if MOST_CONNECTIONS <= count.load(Ordering::Relaxed) {
+    if MAX_CONNECTIONS <= count.load(Ordering::Relaxed) {
         return line("too many connections: one was closed");
     }
     count.fetch_add(1, Ordering::Relaxed);

@@ -36,7 +36,7 @@ pub fn peer_said(bytes: &[u8]) {
     all(bytes, |message: ToSource| {
         if let ToSource::Ready { layout, .. } | ToSource::Layout(layout) = message {
             let layout = offer::check_layout(layout);
-            assert!(layout.vms.len() <= layout::MOST_VMS);
+            assert!(layout.vms.len() <= layout::MAX_VMS);
         }
     });
     all(bytes, |_: Order| {});

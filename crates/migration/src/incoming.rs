@@ -37,7 +37,7 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 /// Between two looks at a QEMU.
 const LOOK: Duration = Duration::from_millis(200);
 /// What QEMU's last lines may have.
-const MOST_LOG_BYTES: usize = 4096;
+const MAX_LOG_BYTES: usize = 4096;
 
 /// A QEMU that waits for its VM.
 #[derive(Debug)]
@@ -175,7 +175,7 @@ fn spare_others(pid: u32, score: Option<&str>) {
 /// Its last words.
 fn said(records: &Records, vm: &str) -> Option<String> {
     let bytes = fs::read(records.file(vm, "log")).unwrap_or_default();
-    let tail = &bytes[bytes.len().saturating_sub(MOST_LOG_BYTES)..];
+    let tail = &bytes[bytes.len().saturating_sub(MAX_LOG_BYTES)..];
     let text = String::from_utf8_lossy(tail);
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let lines = &lines[lines.len().saturating_sub(3)..];

@@ -3,20 +3,20 @@
 use std::time::Duration;
 
 use api::layout::{Counters, HostLayout, Offer, Sample, StartedBy, VmLayout};
-use layout::{MOST_VCPUS, MOST_VMS, Source};
+use layout::{MAX_VCPUS, MAX_VMS, Source};
 
 use crate::config::is_policy;
 
 /// Characters of a name, a policy or a reason.
-const MOST_CHARS: usize = 200;
+const MAX_CHARS: usize = 200;
 /// Samples of a VM.
-const MOST_SAMPLES: usize = 3600;
+const MAX_SAMPLES: usize = 3600;
 /// Bytes of a VM.
 const MOST_BYTES: u64 = 1 << 50;
 /// A time that is longer is none.
-const MOST_SECONDS: f64 = 1e10;
+const MAX_SECONDS: f64 = 1e10;
 /// Nodes of a place, and notes.
-const MOST_PARTS: usize = 64;
+const MAX_PARTS: usize = 64;
 
 /// A VM that is to come.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,12 +34,12 @@ pub(crate) struct CheckedOffer {
 /// Checks what a source says of a VM.
 pub(crate) fn check_offer(offer: &Offer) -> Result<CheckedOffer, String> {
     let Offer { vm, uuid, vcpus, memory, ran_s, policy, started_by } = offer;
-    if vm.is_empty() || MOST_CHARS < vm.chars().count() || vm.chars().any(char::is_control) {
+    if vm.is_empty() || MAX_CHARS < vm.chars().count() || vm.chars().any(char::is_control) {
         return Err("the VM's name is none".to_owned());
     }
     let vcpus = usize::try_from(*vcpus).unwrap_or(usize::MAX);
-    if !(1..=MOST_VCPUS).contains(&vcpus) {
-        return Err(format!("it has {vcpus} vCPUs: there must be 1 to {MOST_VCPUS}"));
+    if !(1..=MAX_VCPUS).contains(&vcpus) {
+        return Err(format!("it has {vcpus} vCPUs: there must be 1 to {MAX_VCPUS}"));
     }
     if !(1..=MOST_BYTES).contains(memory) {
         return Err(format!("it has {memory} bytes of memory"));
@@ -71,8 +71,8 @@ pub(crate) fn check_counters(
     if oldest.as_secs_f64() < *age_s {
         return Err(format!("counters are {age_s:.0} s old"));
     }
-    if MOST_SAMPLES < samples.len() {
-        return Err(format!("{} samples: there can be {MOST_SAMPLES}", samples.len()));
+    if MAX_SAMPLES < samples.len() {
+        return Err(format!("{} samples: there can be {MAX_SAMPLES}", samples.len()));
     }
     let samples: Vec<layout::Sample> = samples.iter().map(from_wire).collect();
     if samples.iter().any(layout::Sample::is_bad) {
@@ -82,7 +82,7 @@ pub(crate) fn check_counters(
 }
 
 fn is_time(seconds: f64) -> bool {
-    (0.0..=MOST_SECONDS).contains(&seconds)
+    (0.0..=MAX_SECONDS).contains(&seconds)
 }
 
 /// What a destination says of its VMs, cut to what can be shown.
@@ -101,15 +101,15 @@ pub(crate) fn check_layout(layout: HostLayout) -> HostLayout {
         policy: layout.policy.map(cut),
         outcome: cut(layout.outcome),
         gain: layout.gain.filter(|gain| gain.is_finite()),
-        vms: layout.vms.into_iter().take(MOST_VMS).map(vm).collect(),
-        notes: layout.notes.into_iter().take(MOST_PARTS).map(cut).collect(),
+        vms: layout.vms.into_iter().take(MAX_VMS).map(vm).collect(),
+        notes: layout.notes.into_iter().take(MAX_PARTS).map(cut).collect(),
         ..layout
     }
 }
 
 fn place(mut place: api::layout::Place) -> api::layout::Place {
-    place.vcpus.truncate(MOST_PARTS);
-    place.memory.truncate(MOST_PARTS);
+    place.vcpus.truncate(MAX_PARTS);
+    place.memory.truncate(MAX_PARTS);
     place.remote = place.remote.clamp(0.0, 1.0);
     if place.remote.is_nan() {
         place.remote = 0.0;
@@ -119,7 +119,7 @@ fn place(mut place: api::layout::Place) -> api::layout::Place {
 
 /// No longer than it can be shown.
 pub(crate) fn cut(text: String) -> String {
-    text.chars().take(MOST_CHARS).collect()
+    text.chars().take(MAX_CHARS).collect()
 }
 
 /// As `Counters::source` has it.

@@ -6,7 +6,7 @@ use api::Fingerprint;
 use config_file::ConfigError;
 
 /// Other hosts at most.
-const MOST_PEERS: usize = 4096;
+const MAX_PEERS: usize = 4096;
 
 /// Another host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,8 +62,8 @@ pub fn parse_peers(text: &str) -> Result<Vec<Peer>, String> {
         if peers.iter().any(|other| other.fingerprint == peer.fingerprint) {
             return Err(wrong("another peer has this fingerprint"));
         }
-        if MOST_PEERS <= peers.len() {
-            return Err(format!("there can be {MOST_PEERS} peers"));
+        if MAX_PEERS <= peers.len() {
+            return Err(format!("there can be {MAX_PEERS} peers"));
         }
         peers.push(peer);
     }

@@ -24,7 +24,7 @@ use crate::peers::Peer;
 use crate::source::{self, Client, Destination, OutgoingVm};
 
 /// VMs that are watched at once at most: each takes a thread and a connection.
-const MOST_VMS: usize = 256;
+const MAX_VMS: usize = 256;
 /// Between two looks for VMs that came.
 const LOOK: Duration = Duration::from_secs(5);
 /// How long one may wait for events before it looks whether it is still wanted.
@@ -83,7 +83,7 @@ impl Watched {
             let before = self.vms.get(&id).copied();
             let now = match before {
                 Some(Standing::Watched | Standing::GivenUp) => continue,
-                None | Some(Standing::Waits) if watched < MOST_VMS => Standing::Watched,
+                None | Some(Standing::Waits) if watched < MAX_VMS => Standing::Watched,
                 None => Standing::Waits,
                 Some(Standing::Waits) => continue,
             };
@@ -119,7 +119,7 @@ pub(crate) fn run(shared: &Arc<Shared>, watch: &Watch) {
                 match standing {
                     Standing::Watched => begin(shared, watch, &watched, process),
                     _ => watch.say(format!(
-                        "not watching {} yet: {MOST_VMS} others are watched, the most there can be",
+                        "not watching {} yet: {MAX_VMS} others are watched, the most there can be",
                         process.name
                     )),
                 }
@@ -292,7 +292,7 @@ mod test {
     #[test]
     fn one_more_than_can_be_waits_for_a_place() {
         let mut watched = Watched::default();
-        let most = u32::try_from(MOST_VMS).unwrap();
+        let most = u32::try_from(MAX_VMS).unwrap();
         let running: Vec<Id> = (0..most + 2).map(id).collect();
         let new = watched.look(&running);
         let waiting = |new: &[(Id, Standing)]| -> Vec<Id> {

@@ -13,7 +13,7 @@ use probes::{FoundVm, MemorySlot};
 
 use crate::apply_plan::still_there;
 use crate::count::Watched;
-use crate::damon::{Damon, DamonError, MOST_TARGETS, Region, Target};
+use crate::damon::{Damon, DamonError, MAX_TARGETS, Region, Target};
 use crate::pages::{self, BATCH};
 use crate::read::{self, VmProcess, guest_s, home, slot_end};
 
@@ -22,7 +22,7 @@ const MISSES_PER_S: f64 = 10e6;
 /// A host that does not say how large its caches are.
 const USUAL_CACHE: f64 = (32 << 20) as f64;
 /// Slots of a guest at most, the largest first; the small ones are ROMs and devices.
-const MOST_RANGES: usize = 16;
+const MAX_RANGES: usize = 16;
 /// Pages of a region that are looked for.
 const PAGES: u64 = 8;
 const PAGE_BYTES: u64 = 4096;
@@ -39,7 +39,7 @@ pub(crate) struct Accesses {
 impl Accesses {
     /// Watches these VMs, of `watched`; the first ones if there are too many for DAMON.
     pub(crate) fn start(watched: &Watched, vms: &[VmProcess]) -> Result<Self, DamonError> {
-        let vms = &vms[..vms.len().min(MOST_TARGETS)];
+        let vms = &vms[..vms.len().min(MAX_TARGETS)];
         let topology = read::topology(watched.sys).map_err(|_| DamonError::Missing)?;
         let memory = |vm: &VmProcess| {
             let found = watched.found.iter().find(|found| found.pid == vm.pid);
@@ -55,7 +55,7 @@ impl Accesses {
 
     /// Whether it watches exactly these.
     pub(crate) fn is_of(&self, vms: &[VmProcess]) -> bool {
-        self.vms.iter().map(|(vm, _)| vm).eq(vms.iter().take(MOST_TARGETS))
+        self.vms.iter().map(|(vm, _)| vm).eq(vms.iter().take(MAX_TARGETS))
     }
 
     /// Whether it watches this one.
@@ -89,7 +89,7 @@ impl Accesses {
 fn guest_memory(found: &FoundVm) -> Vec<Range<u64>> {
     let mut slots: Vec<&MemorySlot> = found.slots.iter().filter(|slot| 0 < slot.pages).collect();
     slots.sort_by_key(|slot| (std::cmp::Reverse(slot.pages), slot.address));
-    slots.truncate(MOST_RANGES);
+    slots.truncate(MAX_RANGES);
     slots.sort_by_key(|slot| slot.address);
     let mut memory: Vec<Range<u64>> = Vec::new();
     for slot in slots {
@@ -179,7 +179,7 @@ mod test {
         found.slots = vec![slot(0x8000, 2), slot(0x1000, 2), slot(0x3000, 1), slot(0x20000, 0)];
         assert_eq!(guest_memory(&found), [0x1000..0x4000, 0x8000..0xa000]);
         found.slots = (0..100).map(|n| slot(n * 0x10_0000, n + 1)).collect();
-        assert_eq!(guest_memory(&found).len(), MOST_RANGES);
+        assert_eq!(guest_memory(&found).len(), MAX_RANGES);
         assert_eq!(guest_memory(&found)[0].start, 84 * 0x10_0000, "the largest");
     }
 

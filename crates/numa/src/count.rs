@@ -10,7 +10,7 @@ use model::Pid;
 use probes::{FoundVm, ThreadCounters, ThreadCounts};
 
 use crate::access::Accesses;
-use crate::damon::MOST_TARGETS;
+use crate::damon::MAX_TARGETS;
 use crate::read::VmProcess;
 use crate::resctrl::{Bytes, Group, group_of};
 
@@ -119,7 +119,7 @@ impl Counters {
         let why_not = match Accesses::start(watched, &processes) {
             Ok(accesses) => {
                 self.accesses = Some(accesses);
-                format!("DAMON watches {MOST_TARGETS} VMs at most")
+                format!("DAMON watches {MAX_TARGETS} VMs at most")
             }
             Err(error) => error.to_string(),
         };

@@ -31,9 +31,9 @@ const CHECK_US: u64 = 20_011;
 const CHECKS: u64 = 10;
 /// Regions of a VM, and of all together.
 const REGIONS: Range<usize> = 10..100;
-const MOST_REGIONS: usize = 1000;
+const MAX_REGIONS: usize = 1000;
 /// VMs at most; others are not watched.
-pub(crate) const MOST_TARGETS: usize = 64;
+pub(crate) const MAX_TARGETS: usize = 64;
 /// Number of requests to end it.
 const TRIES: usize = 100;
 /// Bytes of a file that are read at most.
@@ -88,12 +88,12 @@ pub(crate) struct Damon {
 }
 
 impl Damon {
-    /// Watches these, at most `MOST_TARGETS`.
+    /// Watches these, at most `MAX_TARGETS`.
     pub(crate) fn start(sys: &Path, targets: &[Target]) -> Result<Self, DamonError> {
         let folder = sys.join(ADMIN);
         let lock = File::open(folder.join("nr_kdamonds")).map_err(|_| DamonError::Missing)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| DamonError::InUse)?;
-        let targets = &targets[..targets.len().min(MOST_TARGETS)];
+        let targets = &targets[..targets.len().min(MAX_TARGETS)];
         if number(&folder.join("nr_kdamonds"))? != 0 {
             if !is_ours(&folder) {
                 return Err(DamonError::InUse);
@@ -123,7 +123,7 @@ impl Damon {
         let attributes = "0/contexts/0/monitoring_attrs";
         self.write(&format!("{attributes}/intervals/sample_us"), CHECK_US)?;
         self.write(&format!("{attributes}/intervals/aggr_us"), CHECKS * CHECK_US)?;
-        let [least, most] = [REGIONS.start, REGIONS.end].map(|each| (each * n).min(MOST_REGIONS));
+        let [least, most] = [REGIONS.start, REGIONS.end].map(|each| (each * n).min(MAX_REGIONS));
         // The least is checked against the most.
         self.write(&format!("{attributes}/nr_regions/max"), most)?;
         self.write(&format!("{attributes}/nr_regions/min"), least)?;
@@ -165,7 +165,7 @@ impl Damon {
     fn regions(&self, at: usize) -> Result<Vec<Region>, DamonError> {
         let folder = self.folder.join(format!("0/contexts/0/schemes/{at}/tried_regions"));
         let mut regions = Vec::new();
-        for number in 0..MOST_REGIONS {
+        for number in 0..MAX_REGIONS {
             // They are numbered without a gap.
             let folder = folder.join(number.to_string());
             if !folder.is_dir() {

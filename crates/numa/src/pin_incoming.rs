@@ -14,7 +14,7 @@ use crate::apply_plan::{set_affinity, still_there, thread_id};
 use crate::read::{NumaError, VmProcess};
 
 /// Threads of a process at most.
-const MOST_THREADS: usize = 1 << 14;
+const MAX_THREADS: usize = 1 << 14;
 
 /// A process whose threads run on the CPUs of one node until they are released.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ fn threads(proc: &Path, process: &VmProcess) -> Vec<u32> {
     let folder = proc.join(process.pid.0.to_string()).join("task");
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let tid = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
-    entries.take(MOST_THREADS).filter_map(tid).collect()
+    entries.take(MAX_THREADS).filter_map(tid).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// Groups at most; hardware has a few hundred ids for them.
-const MOST_GROUPS: usize = 1024;
+const MAX_GROUPS: usize = 1024;
 /// Bytes of a file that are read at most.
 const MAX_BYTES: u64 = 1 << 20;
 
@@ -38,7 +38,7 @@ pub(crate) fn group_of(root: &Path, own: &BTreeSet<u32>, others: &BTreeSet<u32>)
             tasks.lines().filter_map(|line| line.trim().parse().ok()).collect();
         own.is_subset(&tasks) && others.is_disjoint(&tasks)
     };
-    let folder = folders.into_iter().take(MOST_GROUPS).find(fits)?;
+    let folder = folders.into_iter().take(MAX_GROUPS).find(fits)?;
     let folders: Vec<PathBuf> = folders_in(&folder.join("mon_data"));
     (!own.is_empty() && !folders.is_empty()).then_some(Group { folders })
 }
@@ -63,7 +63,7 @@ fn folders_in(folder: &Path) -> Vec<PathBuf> {
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
         .filter(|entry| !known.iter().any(|name| entry.file_name() == *name))
         .map(|entry| entry.path())
-        .take(MOST_GROUPS)
+        .take(MAX_GROUPS)
         .collect();
     folders.sort_unstable();
     folders

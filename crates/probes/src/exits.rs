@@ -29,7 +29,7 @@ pub struct ExitLink {
 
 impl ExitCounter {
     /// Most vCPUs whose exits are counted.
-    pub const MOST_VCPUS: u32 = ROWS;
+    pub const MAX_VCPUS: u32 = ROWS;
 
     /// Loads the program for the vCPUs that `sampler` watches; nothing is counted yet.
     ///

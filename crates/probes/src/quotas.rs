@@ -49,7 +49,7 @@ pub struct QuotaEvent {
 
 impl QuotaTracer {
     /// Most groups that are watched: they have the numbers below this.
-    pub const MOST_GROUPS: u32 = GROUPS;
+    pub const MAX_GROUPS: u32 = GROUPS;
 
     /// Loads and attaches the programs; no group is watched yet.
     ///

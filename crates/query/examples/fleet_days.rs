@@ -25,7 +25,7 @@ const SINGLE: i64 = 90;
 /// Of rows that are thinned out, one of so many stays.
 const THIN: usize = 1000;
 /// A file can't have more names than this on common file systems.
-const MOST_LINKS: u64 = 60_000;
+const MAX_LINKS: u64 = 60_000;
 
 fn tables() -> impl Iterator<Item = (&'static str, &'static str)> {
     let named = |file: &'static str| (file.trim_end_matches(".parquet"), file);
@@ -199,7 +199,7 @@ impl Host<'_> {
 
     fn raw(&self, start_s: i64, links: &AtomicU64) {
         let n = links.fetch_add(1, Ordering::Relaxed);
-        let file = self.store.join(format!(".staging-{}", n / MOST_LINKS));
+        let file = self.store.join(format!(".staging-{}", n / MAX_LINKS));
         let folder = self.store.join("raw/v1").join(self.folder(start_s));
         fs::create_dir_all(&folder).unwrap();
         let _ = fs::OpenOptions::new().create(true).append(true).open(&file).unwrap();

@@ -33,12 +33,12 @@ const TEN_MINUTES_S: i64 = 600;
 const LENGTHS_S: [i64; 12] =
     [60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400];
 /// Slots of an answer at most.
-pub(crate) const MOST_SLOTS: usize = 500;
+pub(crate) const MAX_SLOTS: usize = 500;
 /// VMs of an answer, and hosts.
-const MOST_VMS: usize = 200;
+const MAX_VMS: usize = 200;
 /// VMs of one host, if those of other hosts take the rest.
-const MOST_VMS_OF_HOST: usize = 20;
-const MOST_HOSTS: usize = 2000;
+const MAX_VMS_OF_HOST: usize = 20;
+const MAX_HOSTS: usize = 2000;
 /// VMs that are kept, of a host and of all; further ones are counted. A host has far fewer, whatever its windows say.
 const KEPT_VMS_OF_HOST: usize = 1000;
 const KEPT_VMS: usize = 20_000;
@@ -312,8 +312,8 @@ impl FleetTimes {
         }
         answer.partial.extend(health::lacks(&range, now, &answer));
         answer.notes.sort_by(health::by_windows);
-        answer.notes.truncate(health::MOST_NOTES);
-        answer.hosts.truncate(MOST_HOSTS);
+        answer.notes.truncate(health::MAX_NOTES);
+        answer.hosts.truncate(MAX_HOSTS);
         answer
     }
 
@@ -327,12 +327,12 @@ impl FleetTimes {
     ) -> FleetAnswer {
         let (range, state) = (Range::of(from, to, now), self.lock());
         let Range { from, to, .. } = range;
-        let most = i64::try_from(slots.clamp(1, MOST_SLOTS)).unwrap_or(1);
+        let most = i64::try_from(slots.clamp(1, MAX_SLOTS)).unwrap_or(1);
         let mut lengths = LENGTHS_S.into_iter().filter(|length| range.base() <= *length);
         let length = lengths.find(|length| to - from <= length * most).unwrap_or(86_400);
         let start = slot(from, length);
         let count = (to - start).max(1).unsigned_abs().div_ceil(length.unsigned_abs());
-        let count = usize::try_from(count).unwrap_or(0).min(MOST_SLOTS + 1);
+        let count = usize::try_from(count).unwrap_or(0).min(MAX_SLOTS + 1);
         let (mut hosts, mut vms) = (Vec::new(), Vec::new());
         for (name, host) in &state.hosts {
             let (mut cells, mut whole) = (vec![Sum::default(); count], Sum::default());
@@ -354,8 +354,8 @@ impl FleetTimes {
         }
         let mut partial = state.lacks(range.is_cut);
         hosts.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
-        if MOST_HOSTS < hosts.len() {
-            partial.push(format!("there are more than {MOST_HOSTS} hosts"));
+        if MAX_HOSTS < hosts.len() {
+            partial.push(format!("there are more than {MAX_HOSTS} hosts"));
         }
         let host = |(_, name, cells): (f64, &String, Vec<Sum>)| HostTimes {
             host: name.clone(),
@@ -372,7 +372,7 @@ impl FleetTimes {
         FleetAnswer {
             start_unix_s: u64::try_from(start).unwrap_or(0),
             slot_s: u64::try_from(length).unwrap_or(1),
-            hosts: hosts.into_iter().take(MOST_HOSTS).map(host).collect(),
+            hosts: hosts.into_iter().take(MAX_HOSTS).map(host).collect(),
             vms: most_lost(vms).iter().map(vm).collect(),
             reading: state.left.map_or(1, |left| left as u64),
             partial,
@@ -398,10 +398,10 @@ fn most_lost(mut vms: Vec<OfVm<'_>>) -> Vec<OfVm<'_>> {
     let (mut shown, further): (Vec<_>, Vec<_>) = vms.into_iter().partition(|(host, ..)| {
         let before = of_host.entry(host).or_default();
         *before += 1;
-        *before <= MOST_VMS_OF_HOST
+        *before <= MAX_VMS_OF_HOST
     });
     shown.extend(further);
-    shown.truncate(MOST_VMS);
+    shown.truncate(MAX_VMS);
     shown.sort_by(order);
     shown
 }

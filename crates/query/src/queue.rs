@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Queries that wait, of all and of one asker; further ones are refused at once.
-const MOST_WAITING: usize = 64;
-const MOST_OF_ONE: usize = 16;
+const MAX_WAITING: usize = 64;
+const MAX_OF_ONE: usize = 16;
 /// How long a query waits.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
@@ -60,7 +60,7 @@ impl Queue {
             // Those that gave up have no place here any more.
             state.waiting.retain(|waiting| !waiting.turn.is_closed());
             let of_one = state.waiting.iter().filter(|waiting| waiting.asker == asker).count();
-            if MOST_WAITING <= state.waiting.len() || MOST_OF_ONE <= of_one {
+            if MAX_WAITING <= state.waiting.len() || MAX_OF_ONE <= of_one {
                 return None;
             }
             state.waiting.push_back(Waiting { asker: asker.to_owned(), turn });
@@ -149,10 +149,10 @@ mod test {
         let queue = Queue::new(1);
         let _place = queue.wait("a").unwrap();
         let of_one: Vec<_> = (0..40).map_while(|_| queue.wait("a")).collect();
-        assert_eq!(of_one.len(), MOST_OF_ONE);
+        assert_eq!(of_one.len(), MAX_OF_ONE);
         let names: Vec<_> = (0..100).map(|number| number.to_string()).collect();
         let all: Vec<_> = names.iter().map_while(|name| queue.wait(name)).collect();
-        assert_eq!(all.len(), MOST_WAITING - MOST_OF_ONE);
+        assert_eq!(all.len(), MAX_WAITING - MAX_OF_ONE);
         drop(all);
         assert!(queue.wait("a").is_none() && queue.wait("b").is_some());
     }

@@ -12,7 +12,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 /// As many as the kernel follows in one path.
-const MOST_LINKS: u32 = 40;
+const MAX_LINKS: u32 = 40;
 
 /// An open folder. It stays the same whatever becomes of its name.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl OutputFolder {
     pub fn open(path: &Path) -> io::Result<Self> {
         // That of a relative name without folders.
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        let mut links = MOST_LINKS;
+        let mut links = MAX_LINKS;
         Self::of(walk(start(Path::new("."))?, path, &mut links)?)
     }
 
@@ -52,7 +52,7 @@ impl OutputFolder {
     /// # Errors
     /// When that can't be found out.
     pub fn find(&self, name: &OsStr) -> io::Result<Option<Found>> {
-        let mut links = MOST_LINKS;
+        let mut links = MAX_LINKS;
         match walk(self.descriptor.try_clone()?, Path::new(name), &mut links) {
             Ok(descriptor) => Ok(Some(Found { descriptor })),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

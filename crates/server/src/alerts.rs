@@ -32,10 +32,10 @@ const REPEAT: Duration = Duration::from_secs(60);
 /// Between two attempts at a receiver, at least and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Bytes of a label, of a text.
-const MOST_LABEL: usize = 160;
+const MAX_LABEL: usize = 160;
 const MOST_TEXT: usize = 1000;
 /// Advice that is passed on.
-const MOST_ADVICE: usize = 3;
+const MAX_ADVICE: usize = 3;
 
 /// What a finding is called where alerts are routed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Alert {
     fn new(found: &Found, public_url: Option<&str>, said: &OperatorNotes, now_s: u64) -> Self {
         let Found { finding, first, over_s } = found;
         let id = finding.id.to_string();
-        let label = |name: &Option<String>| name.as_deref().map(|name| short(name, MOST_LABEL));
+        let label = |name: &Option<String>| name.as_deref().map(|name| short(name, MAX_LABEL));
         let text = |text: String| short(&text, MOST_TEXT);
         let action = |advice: &detect::Advice| text(view::action_in_words(&advice.action));
         Self {
@@ -115,7 +115,7 @@ impl Alert {
             vm: label(&first.series.vm),
             summary: text(view::symptom_in_words(first)),
             cause: text(view::cause_in_words(&finding.cause)),
-            advice: finding.advice.iter().take(MOST_ADVICE).map(action).collect(),
+            advice: finding.advice.iter().take(MAX_ADVICE).map(action).collect(),
             acknowledged: said.acknowledged.get(&id).map(|Acknowledgement { by, note, .. }| {
                 text(if note.is_empty() { by.clone() } else { format!("{by}: {note}") })
             }),
@@ -272,7 +272,7 @@ pub(crate) mod test {
             assert!(!text.chars().any(model::is_unsafe), "{text:?}");
             assert!(text.len() <= MOST_TEXT, "{}", text.len());
         }
-        assert!(alert.vm.is_some_and(|vm| vm.len() <= MOST_LABEL && vm.starts_with("<b>\\u{1b}")));
+        assert!(alert.vm.is_some_and(|vm| vm.len() <= MAX_LABEL && vm.starts_with("<b>\\u{1b}")));
         assert_eq!(short("ä\u{202e}", 2), "ä");
         assert_eq!(short("ä", 1), "");
         assert_eq!(short("\u{202e}\u{202e}", 6), "\\u{202");

@@ -40,7 +40,7 @@ pub(crate) const SEARCH_EVERY: Duration = Duration::from_secs(600);
 /// Until a window is tried again after an error that is not its own, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
 /// A window whose worker was stopped so often is given up: another time it would take the machine's memory or hours again.
-const MOST_STOPPED: u32 = 8;
+const MAX_STOPPED: u32 = 8;
 
 /// Windows to analyse.
 #[derive(Debug, Default)]
@@ -266,7 +266,7 @@ impl Server {
         let Tries { failed, stopped } = self.queue.tried(window, &error);
         let again = match error {
             AnalyzeError::Window(reason) => Err(reason),
-            AnalyzeError::Stopped(reason) if MOST_STOPPED <= stopped => {
+            AnalyzeError::Stopped(reason) if MAX_STOPPED <= stopped => {
                 Err(format!("{reason}, {stopped} times"))
             }
             error => Ok(error),

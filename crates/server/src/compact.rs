@@ -33,7 +33,7 @@ const LATE: TimeDelta = TimeDelta::hours(6);
 /// What a list replaces stays so long: longer than any query takes.
 const REPLACED_STAYS: TimeDelta = TimeDelta::hours(2);
 /// Hosts of which the store fails before the others are left to the next time, too.
-const MOST_FAILURES: usize = 10;
+const MAX_FAILURES: usize = 10;
 /// Windows that are left as they are because their results can't be read.
 const MAX_DAMAGED: usize = 100;
 
@@ -125,7 +125,7 @@ impl Server {
                 };
                 let is_of_host = matches!(error, CompactError::Query(_) | CompactError::List(_));
                 failures += usize::from(!is_of_host);
-                if MOST_FAILURES <= failures {
+                if MAX_FAILURES <= failures {
                     return Err(error);
                 }
                 self.metrics.store_error("compact");

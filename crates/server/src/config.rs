@@ -61,7 +61,7 @@ pub struct Config {
 }
 
 /// Destinations of one kind.
-const MOST_DESTINATIONS: usize = 8;
+const MAX_DESTINATIONS: usize = 8;
 
 /// Days after which results have longer time slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -228,7 +228,7 @@ impl Config {
         for (key, destinations) in
             [("alertmanager", &self.alertmanager), ("webhook", &self.webhook), ("otlp", &self.otlp)]
         {
-            ensure!(destinations.len() <= MOST_DESTINATIONS, "{key}: at most {MOST_DESTINATIONS}");
+            ensure!(destinations.len() <= MAX_DESTINATIONS, "{key}: at most {MAX_DESTINATIONS}");
             for destination in destinations {
                 destination.check().with_context(|| format!("{key}: {}", destination.url))?;
             }

@@ -17,9 +17,9 @@ const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// For a request and the head of its answer.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// A token's or a secret's file.
-const MOST_FILE_BYTES: u64 = 1 << 14;
+const MAX_FILE_BYTES: u64 = 1 << 14;
 /// Of an answer that says why not.
-const MOST_REASON: usize = 200;
+const MAX_REASON: usize = 200;
 /// Before a secret, and before a signature, as <https://www.standardwebhooks.com> has it.
 const SECRET: &str = "whsec_";
 const SIGNATURE: &str = "v1,";
@@ -165,7 +165,7 @@ fn text_of(file: &Path) -> Result<String, PostError> {
     let failed = |error: std::io::Error| PostError::Later(format!("{}: {error}", file.display()));
     let mut text = String::new();
     let opened = std::fs::File::open(file).map_err(failed)?;
-    opened.take(MOST_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
+    opened.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
     Ok(text.trim().to_owned())
 }
 
@@ -179,11 +179,11 @@ async fn reason(mut answer: reqwest::Response) -> String {
     let mut bytes = Vec::new();
     while let Ok(Some(chunk)) = answer.chunk().await {
         bytes.extend_from_slice(&chunk);
-        if MOST_REASON <= bytes.len() {
+        if MAX_REASON <= bytes.len() {
             break;
         }
     }
-    bytes.truncate(MOST_REASON);
+    bytes.truncate(MAX_REASON);
     view::clean(String::from_utf8_lossy(&bytes).trim()).into_owned()
 }
 

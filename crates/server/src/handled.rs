@@ -26,13 +26,13 @@ use crate::watch::Found;
 /// What other servers wrote is seen after this time.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Silences and acknowledgements at most: so many are looked at, and no more are made.
-const MOST_SILENCES: usize = 500;
-const MOST_ACKNOWLEDGED: usize = 2000;
+const MAX_SILENCES: usize = 500;
+const MAX_ACKNOWLEDGED: usize = 2000;
 /// Of a note, a host's or a VM's name.
 const MOST_TEXT: usize = 500;
 const ACKNOWLEDGED_S: u64 = 30 * 86_400;
 /// 366 days.
-const MOST_MINUTES: u32 = 366 * 1440;
+const MAX_MINUTES: u32 = 366 * 1440;
 
 /// Why something was not kept.
 #[derive(Debug, thiserror::Error)]
@@ -98,8 +98,8 @@ impl Handled {
         if known.looked.is_none_or(|looked| LOOK_EVERY <= looked.elapsed()) {
             let mut read = HashMap::new();
             let acknowledged =
-                self.entries(ACKNOWLEDGED, MOST_ACKNOWLEDGED, &known.read, &mut read).await?;
-            let silences = self.entries(SILENCES, MOST_SILENCES, &known.read, &mut read).await?;
+                self.entries(ACKNOWLEDGED, MAX_ACKNOWLEDGED, &known.read, &mut read).await?;
+            let silences = self.entries(SILENCES, MAX_SILENCES, &known.read, &mut read).await?;
             let silences = silences.into_iter().map(|(_, silence)| silence).collect();
             let acknowledged = acknowledged.into_iter().collect();
             let said = Arc::new(OperatorNotes { acknowledged, silences });
@@ -143,8 +143,8 @@ impl Handled {
     ) -> Result<(), HandleError> {
         checked("note", &entry.note)?;
         let said = self.said().await?;
-        if MOST_ACKNOWLEDGED <= said.acknowledged.len() {
-            let text = format!("there are {MOST_ACKNOWLEDGED} acknowledgements already");
+        if MAX_ACKNOWLEDGED <= said.acknowledged.len() {
+            let text = format!("there are {MAX_ACKNOWLEDGED} acknowledgements already");
             return Err(HandleError::Conflict(text));
         }
         let path = acknowledged(finding);
@@ -183,16 +183,16 @@ impl Handled {
         if kind.as_deref().is_some_and(|kind| !KINDS.contains(&kind)) {
             return Err(HandleError::Invalid(format!("kind must be one of {}", KINDS.join(", "))));
         }
-        if !(1..=MOST_MINUTES).contains(&minutes) {
-            return Err(HandleError::Invalid(format!("minutes must be from 1 to {MOST_MINUTES}")));
+        if !(1..=MAX_MINUTES).contains(&minutes) {
+            return Err(HandleError::Invalid(format!("minutes must be from 1 to {MAX_MINUTES}")));
         }
         checked("note", &note)?;
         let too_long = |name: &&&Option<String>| name.as_ref().is_some_and(|n| MOST_TEXT < n.len());
         if given.iter().any(|name| too_long(&name)) {
             return Err(HandleError::Invalid(format!("a name has at most {MOST_TEXT} bytes")));
         }
-        if MOST_SILENCES <= self.said().await?.silences.len() {
-            let text = format!("there are {MOST_SILENCES} silences already: delete some");
+        if MAX_SILENCES <= self.said().await?.silences.len() {
+            let text = format!("there are {MAX_SILENCES} silences already: delete some");
             return Err(HandleError::Conflict(text));
         }
         let until_unix_s = now_s + 60 * u64::from(minutes);
@@ -371,7 +371,7 @@ mod test {
     async fn there_are_not_any_number_of_silences() {
         let (_dir, handled) = handled();
         let requested = SilenceRequest { host: Some("a".into()), ..request() };
-        for number in 0..MOST_SILENCES as u64 {
+        for number in 0..MAX_SILENCES as u64 {
             let entry = SilenceEntry {
                 id: format!("{number:016x}"),
                 finding: None,

@@ -28,7 +28,7 @@ use crate::{Server, log};
 const PATH: &str = "/v1development/profiles";
 const QUEUE: usize = 64;
 /// Functions of a window.
-const MOST_FUNCTIONS: usize = 4000;
+const MAX_FUNCTIONS: usize = 4000;
 /// Attempts at a window, with pauses that double between them.
 const ATTEMPTS: u32 = 6;
 const PAUSE: Duration = Duration::from_secs(1);
@@ -106,7 +106,7 @@ fn from_results(results: &Results) -> Functions {
         let cost = FunctionCost { samples, ns: *ns, corrected_ns: *corrected_ns };
         functions.add(function, cost);
     }
-    functions.keep_most(MOST_FUNCTIONS);
+    functions.keep_most(MAX_FUNCTIONS);
     functions
 }
 

@@ -24,7 +24,7 @@ use crate::{Server, log};
 /// Until the same object is looked at again: whatever is wrong with it, no queries make a server work for ever.
 const AGAIN: Duration = Duration::from_secs(3600);
 /// Objects that are remembered for that.
-const MOST_TRIED: usize = 10_000;
+const MAX_TRIED: usize = 10_000;
 
 /// What became of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Server {
         loop {
             for object in self.engine.damage().next().await {
                 tried.retain(|_, at| at.elapsed() < AGAIN);
-                if tried.contains_key(&object) || MOST_TRIED <= tried.len() {
+                if tried.contains_key(&object) || MAX_TRIED <= tried.len() {
                     continue;
                 }
                 match self.repair(&object).await {

@@ -17,11 +17,11 @@ use crate::metrics::plain;
 
 /// What is not seen for so long has no series any more.
 const FORGET_S: u64 = 3600;
-const MOST_HOSTS: usize = 1000;
+const MAX_HOSTS: usize = 1000;
 /// Exit reasons of a VM.
-const MOST_REASONS: usize = 24;
+const MAX_REASONS: usize = 24;
 /// Bytes of a label.
-const MOST_LABEL: usize = 160;
+const MAX_LABEL: usize = 160;
 /// What has no series of its own.
 const OTHER: &str = "other";
 
@@ -69,14 +69,14 @@ impl Totals {
         self.hosts.retain(|_, host| now_s < host.last_s + FORGET_S);
         self.vms.retain(|_, vm| now_s < vm.last_s + FORGET_S);
         let is_known =
-            |hosts: &BTreeMap<_, _>, name| hosts.contains_key(name) || hosts.len() < MOST_HOSTS;
-        let mut host = short(&window.host, MOST_LABEL);
+            |hosts: &BTreeMap<_, _>, name| hosts.contains_key(name) || hosts.len() < MAX_HOSTS;
+        let mut host = short(&window.host, MAX_LABEL);
         if !is_known(&self.hosts, &host) {
             host = OTHER.to_owned();
         }
         self.hosts.entry(host.clone()).or_default().add(window, now_s);
         for (name, vm) in &window.vms {
-            let mut key = (host.clone(), short(name, MOST_LABEL));
+            let mut key = (host.clone(), short(name, MAX_LABEL));
             if !self.vms.contains_key(&key) && most_vms <= self.vms.len() {
                 key.1 = OTHER.to_owned();
                 self.left_out += 1;
@@ -128,8 +128,8 @@ impl VmTotals {
             *sum = sum.saturating_add(*ns);
         }
         for (reason, exits) in &vm.exits {
-            let mut reason = short(reason, MOST_LABEL);
-            if !self.exits.contains_key(&reason) && MOST_REASONS <= self.exits.len() {
+            let mut reason = short(reason, MAX_LABEL);
+            if !self.exits.contains_key(&reason) && MAX_REASONS <= self.exits.len() {
                 reason = OTHER.to_owned();
             }
             let (count, ns) = self.exits.entry(reason).or_default();
@@ -331,13 +331,13 @@ mod test {
     #[test]
     fn series_are_bounded_and_forgotten() {
         let mut totals = Totals::default();
-        for host in 0..MOST_HOSTS + 5 {
+        for host in 0..MAX_HOSTS + 5 {
             totals.take(&window(&format!("kvm{host}"), &["a", "b"]), 5, 7);
         }
-        assert_eq!(totals.hosts.len(), MOST_HOSTS + 1);
+        assert_eq!(totals.hosts.len(), MAX_HOSTS + 1);
         // Each host has an `other`, if it has no VM of its own.
-        assert_eq!(totals.vms.len(), 7 + MOST_HOSTS + 1 - 3);
-        assert_eq!(totals.left_out, 2 * (MOST_HOSTS as u64 + 5) - 7);
+        assert_eq!(totals.vms.len(), 7 + MAX_HOSTS + 1 - 3);
+        assert_eq!(totals.left_out, 2 * (MAX_HOSTS as u64 + 5) - 7);
         totals.take(&window("new", &[]), 5 + FORGET_S, 7);
         assert_eq!((totals.hosts.len(), totals.vms.len()), (1, 0));
     }

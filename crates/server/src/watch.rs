@@ -33,13 +33,13 @@ const HISTORY: TimeDelta = TimeDelta::hours(2);
 /// For the analysis of an earlier window.
 const LONGEST_WAIT: TimeDelta = TimeDelta::minutes(30);
 /// Hosts whose results the store does not give: then this pass is given up.
-const MOST_LATER: usize = 10;
+const MAX_LATER: usize = 10;
 /// A clock that goes on by so much more or less than time was set.
 const STEP: Duration = Duration::from_secs(60);
 /// A server that was away has no windows of that time yet: it does not call hosts silent so early.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Findings that are over; of more, the first are forgotten.
-const MOST_OVER: usize = 1000;
+const MAX_OVER: usize = 1000;
 /// Of a table of one window. Larger ones are left out.
 const MOST_BYTES: u64 = 64 << 20;
 
@@ -179,7 +179,7 @@ impl State {
         }
         let over = self.findings.iter().filter_map(|(id, found)| Some((found.over_s?, *id)));
         let mut over: Vec<_> = over.collect();
-        let excess = over.len().saturating_sub(MOST_OVER);
+        let excess = over.len().saturating_sub(MAX_OVER);
         over.sort_unstable();
         for (_, id) in over.into_iter().take(excess) {
             self.findings.remove(&id);
@@ -277,7 +277,7 @@ impl Server {
                     self.metrics.store_error("watch");
                     log(&format!("results of {} are looked at later: {error}", window.id));
                     later.insert(window.id.host);
-                    if MOST_LATER <= later.len() {
+                    if MAX_LATER <= later.len() {
                         break;
                     }
                     continue;
@@ -451,11 +451,11 @@ mod test {
             n_more: 0,
             advice: Vec::new(),
         };
-        for id in 0..MOST_OVER as u64 + 10 {
+        for id in 0..MAX_OVER as u64 + 10 {
             state.apply(vec![Change::Opened(finding(id)), Change::Resolved(FindingId(id))], id);
         }
         state.apply(vec![Change::Opened(finding(9))], 9);
-        assert_eq!(state.findings.len(), MOST_OVER + 1);
+        assert_eq!(state.findings.len(), MAX_OVER + 1);
         assert!(state.findings[&FindingId(9)].over_s.is_none());
         assert!(!state.findings.contains_key(&FindingId(8)));
     }

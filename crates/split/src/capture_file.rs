@@ -17,7 +17,7 @@ use section::{SECTION_HEADER, Section};
 
 /// A block or a packet may be as long: longer ones are damaged.
 const LONGEST_RECORD: usize = 16 << 20;
-const MOST_INTERFACES: usize = 4096;
+const MAX_INTERFACES: usize = 4096;
 
 /// A file that is read packet by packet. Its memory does not depend on its length.
 pub struct CaptureFile<'r> {
@@ -88,7 +88,7 @@ impl Interfaces {
             return Some(*number);
         }
         let number = self.all.len();
-        if MOST_INTERFACES <= number {
+        if MAX_INTERFACES <= number {
             return None;
         }
         self.all.push(Interface { name: key.0.clone(), link: Link::from_number(key.1) });

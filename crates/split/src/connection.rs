@@ -14,17 +14,17 @@ use crate::tcp::{Budget, Clock, Flow, Piece};
 use crate::{CaptureNs, Counter, Counts, Roles, TracedGuest};
 
 /// Connections that are followed at a time.
-const MOST_CONNECTIONS: usize = 50_000;
+const MAX_CONNECTIONS: usize = 50_000;
 /// Bytes of all connections that wait for something.
 const MOST_BYTES: usize = 64 << 20;
-const MOST_REQUESTS: usize = 1_000_000;
-const MOST_TRIPS: usize = 4_000_000;
-const MOST_UNREADABLE: usize = 1_000_000;
+const MAX_REQUESTS: usize = 1_000_000;
+const MAX_TRIPS: usize = 4_000_000;
+const MAX_UNREADABLE: usize = 1_000_000;
 /// Bytes by which a protocol is known.
-const MOST_HELD: usize = 4096;
+const MAX_HELD: usize = 4096;
 /// Times that the other side speaks, by which a connection that began before the capture is known. A long answer that was
 /// under way is one.
-const MOST_TURNS: u8 = 64;
+const MAX_TURNS: u8 = 64;
 /// Activity of a connection that can't be read is one time if it pauses for no longer.
 const PAUSE_NS: u64 = 1_000_000;
 
@@ -85,7 +85,7 @@ impl Default for Sink {
 
 impl Sink {
     pub(crate) fn request(&mut self, request: Request) {
-        if self.requests.len() < MOST_REQUESTS {
+        if self.requests.len() < MAX_REQUESTS {
             self.requests.push(request);
         } else {
             self.counts.one(Counter::TooMany);
@@ -117,7 +117,7 @@ impl Sink {
         }
         self.counts.add(Counter::Traced, guest.trips.len() as u64);
         for (block, (begin, end)) in (0..).zip(&guest.trips) {
-            if self.trips.len() == MOST_TRIPS {
+            if self.trips.len() == MAX_TRIPS {
                 return self.is_full(*begin);
             }
             self.trips.push(RoundTrip { database, block, begin: *begin, end: *end, statements: 1 });
@@ -148,7 +148,7 @@ impl DbConnection {
     }
 
     pub(crate) fn trip(&self, begin: CaptureNs, end: CaptureNs, statements: u32, sink: &mut Sink) {
-        if sink.trips.len() == MOST_TRIPS {
+        if sink.trips.len() == MAX_TRIPS {
             return sink.is_full(begin);
         }
         let (database, block) = (self.database, self.block);
@@ -174,7 +174,7 @@ impl DbConnection {
             last.end = last.end.max(end);
             return;
         }
-        if sink.unreadable.len() == MOST_UNREADABLE {
+        if sink.unreadable.len() == MAX_UNREADABLE {
             return sink.is_full(begin);
         }
         self.unreadable = Some(sink.unreadable.len());
@@ -236,7 +236,7 @@ impl Connections {
 
     /// Gives up those that say nothing to us, then the quarter that was silent for longest.
     fn make_room(&mut self, roles: &Roles, sink: &mut Sink) {
-        if self.all.len() < MOST_CONNECTIONS {
+        if self.all.len() < MAX_CONNECTIONS {
             return;
         }
         let mut times: Vec<CaptureNs> = self.all.values().map(|one| one.last).collect();
@@ -455,7 +455,7 @@ impl Connection {
             let (guess, client) = guess_midway(side, data, self.ends, roles);
             if guess == Guess::NeedsMore {
                 held.miss(at);
-                if held.n_turns < MOST_TURNS {
+                if held.n_turns < MAX_TURNS {
                     return;
                 }
             }
@@ -467,7 +467,7 @@ impl Connection {
             held.pieces.push((side, at, data.to_vec()));
             held.bytes += data.len();
             let guess = held.guess();
-            if guess == Guess::NeedsMore && held.bytes < MOST_HELD {
+            if guess == Guess::NeedsMore && held.bytes < MAX_HELD {
                 return;
             }
             (if guess == Guess::NeedsMore { Guess::Other } else { guess }, Side::Client)

@@ -15,8 +15,8 @@ pub(crate) enum Framing {
 
 /// Bytes of a message that are kept; the rest is skipped.
 pub(crate) const KEPT: usize = 256;
-const MOST_STARTUP: u32 = 1 << 16;
-const MOST_POSTGRES: u32 = 1 << 30;
+const MAX_STARTUP: u32 = 1 << 16;
+const MAX_POSTGRES: u32 = 1 << 30;
 
 impl Framing {
     fn header(self) -> usize {
@@ -33,8 +33,8 @@ impl Framing {
             u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).checked_sub(4)
         };
         match self {
-            Self::PostgresStartup => length(0).filter(|body| (4..=MOST_STARTUP).contains(body)),
-            Self::Postgres => length(1).filter(|body| *body <= MOST_POSTGRES),
+            Self::PostgresStartup => length(0).filter(|body| (4..=MAX_STARTUP).contains(body)),
+            Self::Postgres => length(1).filter(|body| *body <= MAX_POSTGRES),
             Self::MySql => Some(u32::from_le_bytes([header[0], header[1], header[2], 0])),
         }
     }

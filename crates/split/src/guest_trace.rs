@@ -28,8 +28,8 @@ const SENDS: [u16; 2] = [44, 46];
 /// By which others may: write, writev, sendto, sendmsg, sendmmsg.
 const ASKS: [u16; 5] = [1, 20, 44, 46, 307];
 /// Threads of databases that are followed.
-const MOST_THREADS: usize = 1 << 16;
-const MOST_TRIPS: usize = 4_000_000;
+const MAX_THREADS: usize = 1 << 16;
+const MAX_TRIPS: usize = 4_000_000;
 /// Events without which a trip may be missing.
 const NEEDED: [TraceEventTag; 7] = [
     TraceEventTag::Switch,
@@ -100,7 +100,7 @@ impl GuestTrips {
             .map(|task| task.pid)
             .collect();
         let threads = tasks().filter(|task| databases.contains(&task.pid));
-        let threads = threads.take(MOST_THREADS).map(|task| (task.tid, Thread::default()));
+        let threads = threads.take(MAX_THREADS).map(|task| (task.tid, Thread::default()));
         let is_needed =
             |kind: Option<TraceEventTag>| kind.is_none_or(|kind| NEEDED.contains(&kind));
         Self {
@@ -171,7 +171,7 @@ impl GuestTrips {
 
     fn follow(&mut self, task: Tid, thread: Thread) {
         self.has_database = true;
-        if self.threads.len() < MOST_THREADS {
+        if self.threads.len() < MAX_THREADS {
             self.threads.insert(task, thread);
         } else {
             self.has_losses = true;
@@ -236,14 +236,14 @@ impl GuestTrips {
                 }
                 thread.woken = Some((at, is_asker));
             }
-            if is_asker && self.askers.len() < MOST_THREADS {
+            if is_asker && self.askers.len() < MAX_THREADS {
                 self.askers.entry(by).or_default();
             }
         } else if let Some(thread) = self.threads.get_mut(&by)
             && thread.call.is_some_and(|(number, _)| SENDS.contains(&number))
         {
             (thread.woke, thread.asker) = (Some(at), Some(task));
-            if self.askers.len() < MOST_THREADS {
+            if self.askers.len() < MAX_THREADS {
                 self.askers.entry(task).or_default();
             }
         }
@@ -251,7 +251,7 @@ impl GuestTrips {
 
     fn emit(&mut self, thread: Thread) {
         let (Some(requested), Some(answered)) = (thread.requested, thread.answered) else { return };
-        if self.trips.len() < MOST_TRIPS {
+        if self.trips.len() < MAX_TRIPS {
             self.trips.push((requested, answered.max(requested)));
         } else {
             self.has_losses = true;

@@ -16,12 +16,12 @@ use crate::splitter::{Outcome, Request};
 use crate::{CaptureNs, Counter};
 
 /// Bytes of a head.
-const MOST_HEAD: usize = 32 << 10;
-const MOST_HEADERS: usize = 128;
+const MAX_HEAD: usize = 32 << 10;
+const MAX_HEADERS: usize = 128;
 /// Requests that wait for their responses.
-const MOST_PENDING: usize = 256;
+const MAX_PENDING: usize = 256;
 /// Longest target in a report.
-const MOST_TARGET: usize = 200;
+const MAX_TARGET: usize = 200;
 /// What a pending request is charged.
 const PENDING_BYTES: usize = 512;
 
@@ -191,7 +191,7 @@ impl Http {
         let Some(request) = parsed else {
             return self.lose(Side::Client, sink);
         };
-        if self.pending.len() == MOST_PENDING || !sink.budget.take(PENDING_BYTES) {
+        if self.pending.len() == MAX_PENDING || !sink.budget.take(PENDING_BYTES) {
             return self.lose(Side::Client, sink);
         }
         self.pending.push_back(Pending {
@@ -354,7 +354,7 @@ impl Reader {
             self.begin = at;
         }
         let known = self.head.len();
-        let taken = data.len().min(MOST_HEAD - known);
+        let taken = data.len().min(MAX_HEAD - known);
         self.head.extend_from_slice(&data[..taken]);
         let end = end_of_head(&self.head, known.saturating_sub(3));
         self.head.truncate(end.unwrap_or(self.head.len()));
@@ -367,7 +367,7 @@ impl Reader {
         }
         match end {
             Some(_) => Step::Head,
-            None if self.head.len() == MOST_HEAD => Step::Bad,
+            None if self.head.len() == MAX_HEAD => Step::Bad,
             None => Step::More,
         }
     }
@@ -482,7 +482,7 @@ struct RequestHead {
 }
 
 fn parse_request(head: &[u8]) -> Option<RequestHead> {
-    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     if !request.parse(head).ok()?.is_complete() {
         return None;
@@ -495,7 +495,7 @@ fn parse_request(head: &[u8]) -> Option<RequestHead> {
     let waits = value(request.headers, "expect")
         .is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
     let waits = waits && body != Body::Bytes(0);
-    let target: String = request.path?.chars().take(MOST_TARGET).collect();
+    let target: String = request.path?.chars().take(MAX_TARGET).collect();
     Some(RequestHead { method: request.method?.into(), target: target.into(), body, waits })
 }
 
@@ -505,7 +505,7 @@ struct ResponseHead {
 }
 
 fn parse_response(head: &[u8], method: &str) -> Option<ResponseHead> {
-    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
     if !response.parse(head).ok()?.is_complete() {
         return None;

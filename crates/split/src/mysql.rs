@@ -40,7 +40,7 @@ const ERROR: u8 = 0xff;
 const WANTS_FILE: u8 = 0xfb;
 
 /// Commands that wait for their responses.
-const MOST_COMMANDS: usize = 1024;
+const MAX_COMMANDS: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct MySql {
@@ -236,7 +236,7 @@ impl MySql {
             self.phase = Phase::NoQueries;
             return Some(false);
         }
-        if self.commands.len() == MOST_COMMANDS {
+        if self.commands.len() == MAX_COMMANDS {
             return None;
         }
         self.commands.push_back(Command { kind, number: 0, begin: packet.begin, response: None });

@@ -104,7 +104,7 @@ impl<'a> Segment<'a> {
             None => kept + (packet.length as usize).saturating_sub(packet.data.len()),
             Some(declared) => declared,
         };
-        let cut = u32::try_from(whole.saturating_sub(kept)).unwrap_or(u32::MAX).min(MOST_CUT);
+        let cut = u32::try_from(whole.saturating_sub(kept)).unwrap_or(u32::MAX).min(MAX_CUT);
         Ok(Self::new(packet, (from, to), tcp, cut))
     }
 
@@ -129,7 +129,7 @@ impl<'a> Segment<'a> {
 }
 
 /// More than a packet can have, so that a damaged length skips no more.
-const MOST_CUT: u32 = 1 << 20;
+const MAX_CUT: u32 = 1 << 20;
 
 fn layers<'a>(packet: &Packet<'a>) -> Option<LaxSlicedPacket<'a>> {
     let data = packet.data;

@@ -22,7 +22,7 @@ const CANCEL_REQUEST: u32 = 80_877_102;
 const FRONTEND: &[u8] = b"BCDEFHPQSXcdfp";
 const BACKEND: &[u8] = b"123ACDEGHIKNRSTVWZcdnstv";
 /// Groups that wait for their answers.
-const MOST_GROUPS: usize = 4096;
+const MAX_GROUPS: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Postgres {
@@ -242,7 +242,7 @@ fn startup(
 /// A message of the client; `None`: there is no such message.
 fn requested(message: &Message<'_>, groups: &mut VecDeque<Group>) -> Option<()> {
     let kind = message.header[0];
-    if !FRONTEND.contains(&kind) || MOST_GROUPS <= groups.len() {
+    if !FRONTEND.contains(&kind) || MAX_GROUPS <= groups.len() {
         return None;
     }
     // Rows of a COPY, and the end of the session, are not answered by themselves.

@@ -21,9 +21,9 @@ pub(crate) enum Piece<'a> {
 }
 
 /// Bytes that may wait for earlier ones, of one direction.
-const MOST_WAITING: usize = 4 << 20;
+const MAX_WAITING: usize = 4 << 20;
 /// Segments that may.
-const MOST_SEGMENTS: usize = 8192;
+const MAX_SEGMENTS: usize = 8192;
 /// Further ahead nothing is expected: a window has 1 GiB at most.
 const FURTHEST: u64 = 1 << 30;
 
@@ -131,7 +131,7 @@ impl Flow {
         }
         // The receiver could use what waits when this was there.
         self.drain(Some(at), budget, out);
-        if self.waiting_bytes > MOST_WAITING || self.waiting.len() > MOST_SEGMENTS {
+        if self.waiting_bytes > MAX_WAITING || self.waiting.len() > MAX_SEGMENTS {
             self.skip_to_waiting(counts, out);
             self.drain(None, budget, out);
         }

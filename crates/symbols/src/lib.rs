@@ -58,7 +58,7 @@ impl<S: Source + ?Sized> Source for &mut S {
 pub type Sources<'a> = BTreeMap<Owner, Box<dyn Source + 'a>>;
 
 /// Bytes of one owner's names at most: a long name can stand at each of its addresses.
-const MOST_OF_AN_OWNER: usize = 128 << 20;
+const MAX_OF_AN_OWNER: usize = 128 << 20;
 
 /// Adds a row to `tables.symbols` for each different address in `wanted`.
 ///
@@ -87,7 +87,7 @@ pub fn fill(tables: &mut Tables, wanted: &[(ModuleId, u64)], sources: &mut Sourc
 /// The name, if it fits into what its owner may have.
 fn within_budget(given: &mut usize, name: SymbolName) -> SymbolName {
     match &name {
-        SymbolName::Function(text) if MOST_OF_AN_OWNER < *given + text.len() => {
+        SymbolName::Function(text) if MAX_OF_AN_OWNER < *given + text.len() => {
             SymbolName::Unreadable("too many long names".to_owned())
         }
         SymbolName::Function(text) => {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::link::Event;
 
 /// After this time without a line the stage is repeated.
-const MOST_SILENCE: Duration = Duration::from_secs(5);
+const MAX_SILENCE: Duration = Duration::from_secs(5);
 
 /// The stage of a run, and how long the run has taken.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Progress {
 
     /// Repeats the stage when nothing was written for a while.
     pub(crate) fn tick(&mut self) {
-        let is_due = MOST_SILENCE <= self.last_line.elapsed();
+        let is_due = MAX_SILENCE <= self.last_line.elapsed();
         if is_due && (self.narrates || !self.is_command_running) {
             self.write(&format!("still {}", self.stage));
         }
@@ -105,7 +105,7 @@ pub(crate) fn narrate<T>(what: &str, work: impl FnOnce() -> T) -> T {
         let (running, ended) = mpsc::channel::<()>();
         scope.spawn(move || {
             let start = Instant::now();
-            while ended.recv_timeout(MOST_SILENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            while ended.recv_timeout(MAX_SILENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
                 note(&format!("still {what}, {} s", start.elapsed().as_secs()));
             }
         });

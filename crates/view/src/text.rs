@@ -16,7 +16,7 @@ pub use fit::Width;
 pub use wrap::{indented, wrapped};
 
 /// Columns stand closer before their names get shorter than this.
-const LEAST_NAME_CHARS: usize = 12;
+const MIN_NAME_CHARS: usize = 12;
 const GAP: usize = 2;
 
 impl Table {
@@ -169,9 +169,8 @@ impl Grid {
     /// Whether lines fit with their columns two blanks apart and no name cut to less than a dozen characters.
     fn fits(&self, width: Width) -> bool {
         let widths = self.widths().into_iter().zip(&self.fits);
-        let least = widths.map(
-            |(width, fit)| if weight(*fit) == 0 { width } else { width.min(LEAST_NAME_CHARS) },
-        );
+        let least = widths
+            .map(|(width, fit)| if weight(*fit) == 0 { width } else { width.min(MIN_NAME_CHARS) });
         let least = line(&least.collect::<Vec<_>>(), GAP);
         width.columns().is_none_or(|columns| least <= columns)
     }

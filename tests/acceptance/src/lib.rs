@@ -86,7 +86,7 @@ pub fn in_testbed_within(
     loop {
         let ran = run_once(limit_s, scenario, files, script)?;
         match emulator_crash(&ran.stderr) {
-            Some(crash) if retries().len() < MOST_RETRIES => {
+            Some(crash) if retries().len() < MAX_RETRIES => {
                 RETRIES
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
@@ -137,7 +137,7 @@ static RETRIES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Of one program, which boots some 30 hosts. On a machine with nothing else to do up to every second one crashed, on a busy
 /// one hardly any: more are a fault of ours.
-const MOST_RETRIES: usize = 20;
+const MAX_RETRIES: usize = 20;
 
 /// The longest scenarios of the tests take a quarter of it on a busy machine. A hang of the virtual host ends by itself,
 /// so this is for deadlocks only.

@@ -20,7 +20,7 @@ const REMEMBERED: Duration = Duration::from_secs(6);
 /// Answers are to be right, however slow a busy machine is.
 const PATIENT: &str = "query = { seconds = 300 }";
 /// After so many kills answers are checked, however late it is.
-const MOST_UNCHECKED: usize = 10;
+const MAX_UNCHECKED: usize = 10;
 /// A killed service comes back within this time.
 const AWAY: Duration = Duration::from_secs(3);
 
@@ -104,7 +104,7 @@ pub fn storm(storm: &Storm) -> anyhow::Result<Survived> {
         }
         // Over a slow service an answer can take longer than there is between two kills.
         let next = storm.seconds * (kill + 1) as f64 / storm.kills as f64;
-        if began.elapsed().as_secs_f64() < next || kill % MOST_UNCHECKED == 0 {
+        if began.elapsed().as_secs_f64() < next || kill % MAX_UNCHECKED == 0 {
             check_answer(&server, &mut survived)?;
         }
     }

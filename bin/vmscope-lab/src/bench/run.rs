@@ -20,9 +20,9 @@ const DETERMINISTIC: &str = include_str!("../../../../scenarios/bench-determinis
 /// What the run in the virtual host leaves.
 const RESULT: &str = "bench.json";
 /// A machine that hangs more often is not worth more time.
-const MOST_STARTS: usize = 8;
+const MAX_STARTS: usize = 8;
 /// The image takes no longer command line.
-const MOST_COMMAND_LINE: usize = 1000;
+const MAX_COMMAND_LINE: usize = 1000;
 /// How long this machine's KVM may take to show that it works.
 const KVM_TRIAL: Duration = Duration::from_secs(5);
 
@@ -215,9 +215,9 @@ struct Session {
 impl Session {
     fn run(&mut self, args: &Args) -> anyhow::Result<()> {
         let mut hung: Vec<String> = Vec::new();
-        while self.log.starts() < MOST_STARTS {
+        while self.log.starts() < MAX_STARTS {
             self.machine.command_line = command_line(args, &hung);
-            if MOST_COMMAND_LINE < self.machine.command_line.len() {
+            if MAX_COMMAND_LINE < self.machine.command_line.len() {
                 self.log.note("too many operations hung: the rest was not tried");
                 return Ok(());
             }
@@ -244,7 +244,7 @@ impl Session {
             }
             hung.push(format!("{operation}@{condition}"));
         }
-        self.log.note(&format!("{MOST_STARTS} operations hung: the rest was not tried"));
+        self.log.note(&format!("{MAX_STARTS} operations hung: the rest was not tried"));
         Ok(())
     }
 

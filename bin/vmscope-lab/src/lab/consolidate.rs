@@ -24,7 +24,7 @@ const EXAMPLE: &str = "Examples:
   vmscope lab report result                              capacity, limits, remedies";
 
 /// Virtual hosts that may end by themselves: now and then an emulated CPU faults.
-const MOST_CRASHES: u32 = 10;
+const MAX_CRASHES: u32 = 10;
 
 /// Measure turnarounds with more and more VMs under load, until they are too slow.
 ///
@@ -198,7 +198,7 @@ fn in_virtual_host(
         match ended {
             Ok(0) => return Ok(()),
             Ok(_) => bail!("it ended early; go on with --resume"),
-            Err(error @ testbed::Error::Host { .. }) if crashes < MOST_CRASHES => {
+            Err(error @ testbed::Error::Host { .. }) if crashes < MAX_CRASHES => {
                 say!("lab: {error}; going on in another one");
             }
             Err(error) => return Err(error).context("it ended early; go on with --resume"),

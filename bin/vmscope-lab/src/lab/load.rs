@@ -21,7 +21,7 @@ const EXAMPLE: &str = "Examples:
   vmscope lab load http://10.0.0.5/ --clients 8 --think 500ms";
 
 /// Bytes of a job at most.
-const MOST_JOB_BYTES: u64 = 1 << 20;
+const MAX_JOB_BYTES: u64 = 1 << 20;
 
 /// Send HTTP requests at a rate (open loop), and measure turnarounds.
 ///
@@ -96,7 +96,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn serve() -> anyhow::Result<ExitCode> {
     let mut job = String::new();
-    let input = std::io::stdin().take(MOST_JOB_BYTES);
+    let input = std::io::stdin().take(MAX_JOB_BYTES);
     { input }.read_to_string(&mut job).context("failed to read a job from standard input")?;
     consolidate::serve(&job, |line| {
         let mut out = std::io::stdout();

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::Context;
-use layout::{FileError, MOST_FILE_BYTES};
+use layout::{FileError, MAX_FILE_BYTES};
 
 use cli::Usage;
 
@@ -14,7 +14,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<String> {
     let failed = || format!("failed to read {}", path.display());
     let mut text = String::new();
     let file = File::open(path).with_context(failed)?;
-    file.take(MOST_FILE_BYTES as u64 + 1).read_to_string(&mut text).with_context(failed)?;
+    file.take(MAX_FILE_BYTES as u64 + 1).read_to_string(&mut text).with_context(failed)?;
     Ok(text)
 }
 

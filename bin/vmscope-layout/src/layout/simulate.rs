@@ -14,7 +14,7 @@ const EXAMPLE: &str = "Examples:
   vmscope layout simulate host.toml --random 1000      policies over random loads";
 
 /// Random loads at most.
-const MOST_RANDOM: u64 = 1_000_000;
+const MAX_RANDOM: u64 = 1_000_000;
 
 /// Simulate a migration with the kernel's layout, re-optimised afterwards, and planned ahead.
 ///
@@ -31,7 +31,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',', value_parser = super::policy)]
     policy: Vec<String>,
     /// Also compare the policies over N random loads
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_RANDOM))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_RANDOM))]
     random: Option<u64>,
     /// Random seed
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]

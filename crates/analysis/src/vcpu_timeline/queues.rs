@@ -9,7 +9,7 @@ use super::State;
 use super::track::{Track, What};
 
 /// Quotas of a vCPU that are looked at: control groups are not nested deeper.
-const MOST_QUOTAS: usize = 16;
+const MAX_QUOTAS: usize = 16;
 
 /// Times of throttling in one wait that are distinguished. Many vCPUs may wait as long as the recording.
 const MANY: usize = 256;
@@ -43,14 +43,14 @@ impl Queues {
         let mut of_vm = BTreeMap::<(VmId, Option<VcpuId>), Vec<(u32, u64)>>::new();
         for member in &tables.quota_members {
             let quotas = of_vm.entry((member.vm, member.vcpu)).or_default();
-            if quotas.len() < MOST_QUOTAS {
+            if quotas.len() < MAX_QUOTAS {
                 quotas.push((member.quota, member.since.0));
             }
         }
         let quotas = tables.vcpus.iter().enumerate().map(|(row, vcpu)| {
             let of = |vcpu| of_vm.get(&vcpu).into_iter().flatten();
             let own = of((vcpu.vm, Some(VcpuId::from_index(row))));
-            own.chain(of((vcpu.vm, None))).take(MOST_QUOTAS).copied().collect()
+            own.chain(of((vcpu.vm, None))).take(MAX_QUOTAS).copied().collect()
         });
         let quotas = if of_vm.is_empty() { Vec::new() } else { quotas.collect() };
         let mut throttled = FxHashMap::<(u32, CpuId), Vec<Throttled>>::default();

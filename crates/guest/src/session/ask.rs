@@ -16,7 +16,7 @@ use crate::link::LinkError;
 use crate::session_error::{SessionError, bounded, nonsense};
 
 /// A guest that is late for long is pinged at this interval.
-const PING_AT_LEAST_EVERY: Duration = Duration::from_secs(32);
+const PING_AT_MIN_EVERY: Duration = Duration::from_secs(32);
 
 impl Session {
     /// A session may go on for hours: each question has a time and bytes of its own.
@@ -75,7 +75,7 @@ impl Session {
             self.deadline = Instant::now() + limit;
             if ping_at <= Instant::now() {
                 self.ping()?;
-                pause = (pause * 2).min(PING_AT_LEAST_EVERY);
+                pause = (pause * 2).min(PING_AT_MIN_EVERY);
                 ping_at = Instant::now() + pause;
             }
             answer = self.answer(&note);

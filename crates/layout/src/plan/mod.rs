@@ -26,7 +26,7 @@ use capacity::Capacity;
 use worth::Scales;
 
 /// What a vCPU counts for that does not wait for memory at all.
-const LEAST_WEIGHT: f64 = 0.01;
+const MIN_WEIGHT: f64 = 0.01;
 /// Every plan makes the VMs together faster by so much, or plans could go round in circles.
 const PROGRESS: f64 = 0.001;
 
@@ -321,7 +321,7 @@ fn gate(load: &Load, options: &Options) -> Option<Outcome> {
 
 /// The VMs' speeds. Each counts for as much as it waits for memory, so that many idle VMs do not hide a busy one.
 fn total(load: &Load, speeds: &[f64], model: &Model) -> f64 {
-    let weight = |vm: &Vm| vm.now.vcpus.len() as f64 * (LEAST_WEIGHT + model.waiting(vm));
+    let weight = |vm: &Vm| vm.now.vcpus.len() as f64 * (MIN_WEIGHT + model.waiting(vm));
     load.vms.iter().zip(speeds).map(|(vm, speed)| weight(vm) * speed).sum()
 }
 

@@ -12,7 +12,7 @@ use crate::moves::Move;
 use crate::topology::Topology;
 
 /// VMs that are tried without at most, those with most to move first.
-const MOST_TRIED: usize = 64;
+const MAX_TRIED: usize = 64;
 
 /// Where everything goes, in which moves, and what comes of it.
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ impl Scales<'_> {
         let bytes = |at: usize| moved(&best.moves, at);
         movers.retain(|at| 0 < bytes(*at));
         movers.sort_by_key(|at| (std::cmp::Reverse(bytes(*at)), *at));
-        for at in movers.into_iter().take(MOST_TRIED) {
+        for at in movers.into_iter().take(MAX_TRIED) {
             if moved(&best.moves, at) == 0 {
                 continue;
             }

@@ -6,11 +6,11 @@ use crate::topology::Topology;
 /// A placement this near to the best is as good.
 const NEAR_THE_BEST: f64 = 0.9;
 /// Moving memory takes no more of the time that a VM has run.
-const MOST_OF_RUN_TIME: f64 = 0.05;
+const MAX_OF_RUN_TIME: f64 = 0.05;
 /// When more of its accesses stay remote, all memory of a part follows.
 const MOSTLY_REMOTE: f64 = 0.9;
 /// Combinations of candidates that are compared one by one; of more, parts choose one after the other.
-const MOST_COMBINATIONS: usize = 20_000;
+const MAX_COMBINATIONS: usize = 20_000;
 
 /// Maximises the sum over parts of log(remote accesses) x bandwidth between a part's vCPUs and its memory. Of the
 /// placements within 90 % of the best it takes the one that moves least. Parts without remote accesses stay.
@@ -65,7 +65,7 @@ fn chosen_for(topology: &Topology, room: &Room, part: &Part, candidate: &Candida
     let mut memory = candidate.memory;
     if let (MemoryChoice::Stay, Some(home), true) = (memory, home, MOSTLY_REMOTE < remote) {
         let near = room.nearest(topology, home, part);
-        if part.holds(&near) && part.moving_s(&near) <= MOST_OF_RUN_TIME * part.ran_s {
+        if part.holds(&near) && part.moving_s(&near) <= MAX_OF_RUN_TIME * part.ran_s {
             memory = MemoryChoice::Follow;
         }
     }
@@ -97,7 +97,7 @@ fn candidates(topology: &Topology, room: &Room, part: &Part) -> Vec<Candidate> {
         found.push(candidate(Some(home), MemoryChoice::Stay, part.memory.clone()));
         let near = room.nearest(topology, home, part);
         let follow = candidate(Some(home), MemoryChoice::Follow, near);
-        if part.holds(&follow.lies) && follow.moving_s <= MOST_OF_RUN_TIME * part.ran_s {
+        if part.holds(&follow.lies) && follow.moving_s <= MAX_OF_RUN_TIME * part.ran_s {
             found.push(follow);
         }
     }
@@ -175,7 +175,7 @@ impl<'a> Search<'a> {
     fn best(&self) -> Combination {
         let sizes = self.candidates.iter().map(Vec::len);
         let combinations = sizes.fold(1_usize, usize::saturating_mul);
-        if combinations <= MOST_COMBINATIONS { self.compared() } else { self.one_after_the_other() }
+        if combinations <= MAX_COMBINATIONS { self.compared() } else { self.one_after_the_other() }
     }
 
     fn compared(&self) -> Combination {
@@ -360,7 +360,7 @@ mod test {
             let candidates: Vec<_> =
                 parts.iter().map(|part| candidates(&case.topology, &room, part)).collect();
             let search = Search::new(&room, &parts, &candidates);
-            if MOST_COMBINATIONS < candidates.iter().map(Vec::len).product() {
+            if MAX_COMBINATIONS < candidates.iter().map(Vec::len).product() {
                 continue;
             }
             compared += 1;

@@ -7,7 +7,7 @@ use crate::condition::Condition;
 use crate::results::{Batch, Ending, Figures, InForce, Machine, Measurement, Outcome, Spread, Tsc};
 
 /// Nothing takes longer: 10^15 ticks are days.
-const MOST_TICKS: f64 = 1e15;
+const MAX_TICKS: f64 = 1e15;
 const NAME_CHARS: usize = 40;
 const CHOICES: usize = 1024;
 
@@ -214,7 +214,7 @@ fn optional(value: &Value, key: &str) -> Option<String> {
 }
 
 fn number(value: &Value, key: &str) -> Option<f64> {
-    value[key].as_f64().filter(|n| (0.0..=MOST_TICKS).contains(n))
+    value[key].as_f64().filter(|n| (0.0..=MAX_TICKS).contains(n))
 }
 
 fn count(value: &Value, key: &str) -> Option<u64> {

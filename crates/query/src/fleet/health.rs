@@ -10,11 +10,11 @@ use arrow::datatypes::{UInt32Type, UInt64Type};
 use chrono::{DateTime, Utc};
 
 use super::{
-    Fresh, Keys, MOST_HOSTS, Range, Series, State, TEN_MINUTES_S, add, numbers, slot, texts,
+    Fresh, Keys, MAX_HOSTS, Range, Series, State, TEN_MINUTES_S, add, numbers, slot, texts,
 };
 
 /// Notes of an answer.
-pub(super) const MOST_NOTES: usize = 2000;
+pub(super) const MAX_NOTES: usize = 2000;
 /// Different notes that are kept of a host and of all; further ones are counted.
 const KEPT_OF_HOST: usize = 256;
 const KEPT_NOTES: usize = 20_000;
@@ -206,11 +206,11 @@ pub(super) fn lacks(range: &Range, now: DateTime<Utc>, answer: &HealthAnswer) ->
     if range.from < now.timestamp() - NOTES_KEPT_S {
         reasons.push(format!("notes are those of the last {} hours", NOTES_KEPT_S / 3600));
     }
-    if MOST_HOSTS < answer.hosts.len() {
-        reasons.push(format!("there are more than {MOST_HOSTS} hosts"));
+    if MAX_HOSTS < answer.hosts.len() {
+        reasons.push(format!("there are more than {MAX_HOSTS} hosts"));
     }
-    if MOST_NOTES < answer.notes.len() {
-        reasons.push(format!("there are more than {MOST_NOTES} notes"));
+    if MAX_NOTES < answer.notes.len() {
+        reasons.push(format!("there are more than {MAX_NOTES} notes"));
     }
     reasons
 }

@@ -20,7 +20,7 @@ const HOLDS_S: u64 = 300;
 /// Time for which an end is sent.
 const ENDED_S: u64 = 900;
 /// Alerts in one request.
-const MOST_AT_ONCE: usize = 64;
+const MAX_AT_ONCE: usize = 64;
 /// Alerts in all.
 const MOST: usize = 4096;
 
@@ -50,7 +50,7 @@ impl Server {
             self.handled.said().await.map_err(|error| PostError::Later(error.to_string()))?;
         let alerts = self.alerts(&said, now_s);
         let mut outcome = Ok(());
-        for part in alerts.chunks(MOST_AT_ONCE) {
+        for part in alerts.chunks(MAX_AT_ONCE) {
             let body = part.iter().map(|alert| json(alert, now_s)).collect::<Value>().to_string();
             let sent = poster.post("application/json", "alerts", now_s, Bytes::from(body)).await;
             self.count("alertmanager", &sent);

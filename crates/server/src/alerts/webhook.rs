@@ -24,7 +24,7 @@ use crate::{Server, log};
 /// A server that began to tell something has so long to do it.
 const CLAIM_S: u64 = 60;
 /// Messages between two pauses.
-const MOST_AT_ONCE: usize = 256;
+const MAX_AT_ONCE: usize = 256;
 
 /// Why there is still something to tell.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +81,7 @@ impl Server {
         let alert = |found: &Found| Alert::new(found, public_url, &said, now_s);
         let alerts: Vec<Alert> = found.iter().map(alert).collect();
         sent.retain(|(id, _)| alerts.iter().any(|alert| alert.id == *id));
-        let mut left = MOST_AT_ONCE;
+        let mut left = MAX_AT_ONCE;
         for alert in &alerts {
             let event = if alert.ends_s.is_none() { Event::Firing } else { Event::Resolved };
             let is_sent = sent.contains(&(alert.id.clone(), event));

@@ -95,7 +95,7 @@ pub(super) fn known(server: &crate::Server, id: &str) -> Reply<Found> {
 }
 
 /// Named in a finding.
-const MOST_PLACES: usize = 8;
+const MAX_PLACES: usize = 8;
 
 /// Hosts and VMs whose symptoms a finding has; a host that has VMs among them is not named again.
 fn places(found: &Found) -> Vec<String> {
@@ -108,7 +108,7 @@ fn places(found: &Found) -> Vec<String> {
         (Some(name), None) if is_host(host) => Some(name.clone()),
         _ => None,
     });
-    named.take(MOST_PLACES).collect()
+    named.take(MAX_PLACES).collect()
 }
 
 fn entry(found: &Found, said: &OperatorNotes, now_s: u64) -> FindingEntry {

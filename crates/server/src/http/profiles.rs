@@ -23,7 +23,7 @@ use crate::profiles::from_answer;
 
 /// By then a window is analysed: `seconds` end so long ago.
 const DELAY: Duration = Duration::seconds(120);
-const MOST_SECONDS: u32 = 366 * 86_400;
+const MAX_SECONDS: u32 = 366 * 86_400;
 
 /// Which profile.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -53,8 +53,8 @@ impl Which {
             if self.from.is_some() || self.to.is_some() {
                 return bad("give either seconds, or from and to");
             }
-            if MOST_SECONDS < seconds {
-                return bad(&format!("seconds are at most {MOST_SECONDS}"));
+            if MAX_SECONDS < seconds {
+                return bad(&format!("seconds are at most {MAX_SECONDS}"));
             }
             let to = now - DELAY;
             return Ok((to - Duration::seconds(seconds.into()), to));

@@ -23,7 +23,7 @@ pub(super) const EVERY: Duration = Duration::from_secs(3600);
 const KEPT: usize = 2;
 /// Of an object, and of what is in it.
 const MOST_BYTES: u64 = 1 << 30;
-const MOST_UNPACKED: u64 = 4 << 30;
+const MAX_UNPACKED: u64 = 4 << 30;
 const LEVEL: i32 = 3;
 
 impl Server {
@@ -111,7 +111,7 @@ fn pack(state: &State) -> Result<Vec<u8>> {
 }
 
 fn unpack(packed: &[u8]) -> Result<State> {
-    let mut unpacked = BufReader::new(zstd::Decoder::with_buffer(packed)?.take(MOST_UNPACKED));
+    let mut unpacked = BufReader::new(zstd::Decoder::with_buffer(packed)?.take(MAX_UNPACKED));
     let (windows, seen, findings, detector): (_, Vec<String>, Vec<_>, _) =
         ciborium::from_reader(&mut unpacked)?;
     // The checksum is the last thing that is read.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::clock::{Clock, Unit};
 use super::input::{Fields, Input, Order, RecordError};
-use super::{Block, Interfaces, LONGEST_RECORD, MOST_INTERFACES};
+use super::{Block, Interfaces, LONGEST_RECORD, MAX_INTERFACES};
 
 pub(super) const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
@@ -162,7 +162,7 @@ impl Section {
             }
             Some(())
         })?;
-        if self.interfaces.len() < MOST_INTERFACES {
+        if self.interfaces.len() < MAX_INTERFACES {
             let key = (name, link);
             let nth = self.alike.get(&key).copied().unwrap_or(0);
             let number = interfaces.number(&key, nth);

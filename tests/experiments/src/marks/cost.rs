@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use super::Outcome;
 use crate::overhead::{
-    COMPARED, Collector, Configuration, MOST_ABOVE_FLOOR, Measured, PERIODS, Period, RECORDED,
+    COMPARED, Collector, Configuration, MAX_ABOVE_FLOOR, Measured, PERIODS, Period, RECORDED,
     RECORDED_S, RIVAL, WINDOWS, find, measure,
 };
 use acceptance::vmscope;
@@ -48,7 +48,7 @@ fn outcome(measured: &[Measured], period: Period) -> anyhow::Result<Outcome> {
             ours.instructions
         ),
         limit: "600 above; < perf",
-        pass: above <= MOST_ABOVE_FLOOR && above < above_of_perf,
+        pass: above <= MAX_ABOVE_FLOOR && above < above_of_perf,
     })
 }
 

@@ -10,7 +10,7 @@ use super::configuration::{
 /// The deterministic host runs one instruction in 2 ns.
 const NS_PER_INSTRUCTION: f64 = 2.0;
 /// What the cheapest way to record may cost above the floor.
-pub const MOST_ABOVE_FLOOR: f64 = 600.0;
+pub const MAX_ABOVE_FLOOR: f64 = 600.0;
 /// How much a figure may grow, as a share of the checked-in one.
 const TOLERANCE: f64 = 0.05;
 
@@ -109,7 +109,7 @@ pub fn broken_promises(all: &[Measured]) -> Vec<String> {
         let name = ours.configuration.name();
         let rival = find(all, RIVAL, ours.configuration.period.ns);
         let dearer = rival.filter(|rival| rival.instructions <= ours.instructions);
-        let high = ours.above_floor(all).filter(|above| MOST_ABOVE_FLOOR < *above);
+        let high = ours.above_floor(all).filter(|above| MAX_ABOVE_FLOOR < *above);
         [
             dearer.map(|rival| {
                 format!(
@@ -118,7 +118,7 @@ pub fn broken_promises(all: &[Measured]) -> Vec<String> {
                 )
             }),
             high.map(|above| {
-                format!("{name}: {above:.0} above the floor, {MOST_ABOVE_FLOOR} allowed")
+                format!("{name}: {above:.0} above the floor, {MAX_ABOVE_FLOOR} allowed")
             }),
         ]
     })

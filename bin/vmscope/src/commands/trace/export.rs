@@ -63,7 +63,7 @@ enum Format {
 }
 
 /// Bytes of a file for ui.perfetto.dev; its v52 ran out of memory with half as many more.
-const MOST_IN_BROWSER: u64 = 1_000_000_000;
+const MAX_IN_BROWSER: u64 = 1_000_000_000;
 
 impl Format {
     fn default_file(self) -> &'static str {
@@ -132,7 +132,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let name = file.display().to_string();
         say!("wrote {name}; open it with: {}", args.format.how_to_open(&name));
         let bytes = file.metadata().map_or(0, |file| file.len());
-        if args.format == Format::Perfetto && MOST_IN_BROWSER < bytes {
+        if args.format == Format::Perfetto && MAX_IN_BROWSER < bytes {
             let gb = bytes as f64 / 1e9;
             say!(
                 "note: {gb:.1} GB may be more than a browser has memory for; --format html is a page of a few MB"

@@ -21,10 +21,10 @@ use cli::{Usage, size};
 
 /// A command may take so long to end while it is still traced.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
-const MOST_BUFFER: u64 = 1 << 30;
-const LEAST_BUFFER: u64 = 1 << 16;
+const MAX_BUFFER: u64 = 1 << 30;
+const MIN_BUFFER: u64 = 1 << 16;
 /// A guest's rings are no larger (`tracer::outside::MAX_SLOTS`).
-const MOST_GUEST_BUFFER: u64 = 256 << 20;
+const MAX_GUEST_BUFFER: u64 = 256 << 20;
 
 const EXAMPLE: &str = "Examples:
   vmscope trace record -o seq -- make         as long as make runs
@@ -171,7 +171,7 @@ fn plan(args: &Args) -> anyhow::Result<TracePlan> {
 }
 
 fn check_buffer(bytes: u64, vms: &[String]) -> Result<(), Usage> {
-    if !vms.is_empty() && MOST_GUEST_BUFFER < bytes {
+    if !vms.is_empty() && MAX_GUEST_BUFFER < bytes {
         return Err(Usage("with --vm, --buffer is 256M at most".to_owned()));
     }
     Ok(())
@@ -353,7 +353,7 @@ fn process_id(text: &str) -> Result<u32, String> {
 
 pub(crate) fn buffer(text: &str) -> Result<u64, String> {
     match size(text)? {
-        bytes @ LEAST_BUFFER..=MOST_BUFFER => Ok(bytes),
+        bytes @ MIN_BUFFER..=MAX_BUFFER => Ok(bytes),
         _ => Err("the buffer lies between 64K and 1G".to_owned()),
     }
 }
@@ -399,9 +399,9 @@ mod test {
     #[test]
     fn guests_have_smaller_buffers() {
         let web = ["web".to_owned()];
-        assert!(check_buffer(MOST_BUFFER, &[]).is_ok());
-        assert!(check_buffer(MOST_GUEST_BUFFER, &web).is_ok());
-        let refused = check_buffer(MOST_GUEST_BUFFER + 1, &web);
+        assert!(check_buffer(MAX_BUFFER, &[]).is_ok());
+        assert!(check_buffer(MAX_GUEST_BUFFER, &web).is_ok());
+        let refused = check_buffer(MAX_GUEST_BUFFER + 1, &web);
         assert!(refused.is_err_and(|error| error.to_string().contains("256M")));
     }
 }
