@@ -118,7 +118,7 @@ fn errors() {
     write("refused.log", "{\"error\":\"unknown plan 'x'\",\"choices\":[\"short\"]}\n");
     let with = |file: &'static str| ["compare", "real.json", file];
     check_error(&folder, &with("cut.json"), 1, "cut.json can't be compared: it is damaged");
-    check_error(&folder, &with("other.json"), 1, "it is no result of `vmscope bench`");
+    check_error(&folder, &with("other.json"), 1, "it is not a result of `vmscope bench`");
     check_error(&folder, &with("next.json"), 1, "its version is 2, this vmscope reads 1");
     check_error(&folder, &with("none.json"), 1, "failed to read none.json");
     check_error(&folder, &["compare", "real.json"], 2, "see vmscope bench compare --help");
@@ -139,7 +139,7 @@ fn errors() {
     check_error(&folder, &["read", "next.json"], 1, "its version is 2, this vmscope reads 1");
     check_error(&folder, &["read", "vm.json", "-o", "x"], 2, "is a result file already");
     check_error(&folder, &["read", "refused.log"], 1, "unknown plan 'x'; it knows: short");
-    check_error(&folder, &["run", "--image", "no.elf"], 2, "no.elf is no file: name the image");
+    check_error(&folder, &["run", "--image", "no.elf"], 2, "no.elf is not a file: name the image");
     check_error(&folder, &["run", "--ops", "a b"], 2, "names and commas only");
-    check_error(&folder, &["list", "--image", "no.elf"], 2, "no.elf is no file");
+    check_error(&folder, &["list", "--image", "no.elf"], 2, "no.elf is not a file");
 }

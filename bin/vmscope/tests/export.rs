@@ -147,7 +147,7 @@ fn errors() {
     let html = ["--format", "html"];
     let with = |more: [&'static str; 2]| [html, more].concat();
     check_error(&recording, &out, &with(["--vm", "vm9"]), 2, "no VM named \"vm9\"");
-    check_error(&recording, &out, &with(["--view", "guest"]), 2, "say which VM with --vm");
+    check_error(&recording, &out, &with(["--view", "guest"]), 2, "choose a VM with --vm");
     check_error(&recording, &out, &with(["-o", "."]), 2, "is a folder");
     check_error(
         &recording,

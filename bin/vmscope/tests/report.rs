@@ -133,7 +133,7 @@ fn errors() {
         2,
         "no VM named \"vm9\" in this recording; it has: vm1, vm2",
     );
-    check_error(&dir, &["--view", "guest"], 2, "say which VM with --vm: vm1, vm2");
+    check_error(&dir, &["--view", "guest"], 2, "choose a VM with --vm: vm1, vm2");
     check_error(&dir, &["--vm", "vm1", "--vcpu", "4"], 2, "has no vCPU 4");
     let nosuch = "vmscope: no sample of process \"nosuch\" in this view: see vmscope report ";
     check_error(&dir, &["--process", "nosuch"], 1, nosuch);

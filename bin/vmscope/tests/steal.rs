@@ -375,7 +375,7 @@ fn errors() {
     check_error(&dir, &["steal", "--vm", "vm9"], 2, vm);
     check_error(&dir, &["exits", "--vm", "vm9"], 2, vm);
     check_error(&dir, &["correct", "--vm", "vm9"], 2, vm);
-    check_error(&dir, &["correct"], 2, "say which VM with --vm: vm1, vm2");
+    check_error(&dir, &["correct"], 2, "choose a VM with --vm: vm1, vm2");
     let edges = "no switches of vCPUs: record with --offcpu-source switches";
     check_error(&dir, &["steal", "--offcpu-source", "switches"], 2, edges);
     let of_vm1 = |args: &[&'static str]| [&["correct", "--vm", "vm1"], args].concat();

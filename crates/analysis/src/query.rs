@@ -76,7 +76,7 @@ pub enum SelectError {
         known: String,
     },
     /// The guest view needs to know whose.
-    #[error("say which VM with --vm: {known}")]
+    #[error("choose a VM with --vm: {known}")]
     VmNeeded {
         /// Those there are.
         known: String,

@@ -183,7 +183,7 @@ fn selections_that_do_not_fit_say_what_there_is() {
         error(View::Unified, Some("vm9"), None),
         "no VM named \"vm9\" in this recording; it has: vm1, vm2"
     );
-    assert_eq!(error(View::Guest, None, None), "say which VM with --vm: vm1, vm2");
+    assert_eq!(error(View::Guest, None, None), "choose a VM with --vm: vm1, vm2");
     assert_eq!(
         error(View::Guest, Some("vm1"), Some(7)),
         "VM \"vm1\" has no vCPU 7 in this recording; it has: 0, 1"

@@ -89,10 +89,10 @@ pub enum GuestError {
     #[error(transparent)]
     Clock(#[from] ClockError),
     /// It can't be shown that it is this VM's guest that would run the command.
-    #[error("COMMAND is not run, another guest may be the one that answers: {0}")]
+    #[error("COMMAND was not run: another guest may be answering on this channel: {0}")]
     CommandRefused(#[source] Box<GuestError>),
     /// It says that it has more CPUs than its VM.
-    #[error("it claims {claimed} CPUs and has {most} at most")]
+    #[error("it claims {claimed} CPUs, but has at most {most}")]
     Cpus {
         /// By what it says.
         claimed: usize,
@@ -114,16 +114,16 @@ pub enum GuestError {
     #[error("it sent events that nobody asked for")]
     NotAsked,
     /// It can't say where its rings lie.
-    #[error("the guest does not know where its rings lie: {0}")]
+    #[error("the guest can't find its rings: {0}")]
     NoPages(String),
     /// Its registers and memory are encrypted.
     #[error("its memory is encrypted")]
     Encrypted,
     /// No thread could be started for it.
-    #[error("no thread could be started to ask it: {0}")]
+    #[error("failed to start a thread to query it: {0}")]
     Thread(#[source] std::io::Error),
     /// The thread that asks it has ended.
-    #[error("asking it failed")]
+    #[error("the query failed")]
     WorkerEnded,
     /// The recorder has ended.
     #[error("nobody records any more")]

@@ -29,7 +29,7 @@ pub enum SessionError {
         theirs: u32,
     },
     /// It can't do what was requested.
-    #[error("it says: {0}")]
+    #[error("the guest failed: {0}")]
     Refused(String),
     /// What it sent is no answer to the question.
     #[error("it sent {0}")]

@@ -149,7 +149,7 @@ fn check_stopped(mut stopped: TraceStopped) -> Result<TraceStopped, SessionError
     let functions = stopped.functions.len();
     let named = |row: &u32| usize::try_from(*row).is_ok_and(|row| row < functions);
     if !stopped.stacks.iter().flat_map(|stack| &stack.functions).all(named) {
-        return Err(SessionError::Nonsense("stacks of functions that it does not name".into()));
+        return Err(SessionError::Nonsense("stacks with functions that it does not name".into()));
     }
     stopped.stacks.sort_by_key(|stack| stack.id);
     stopped.stacks.dedup_by_key(|stack| stack.id);

@@ -214,7 +214,7 @@ pub enum PlanError {
         problem: String,
     },
     /// It is too large.
-    #[error("it has {0} bytes: there can be {MAX_PLAN_BYTES}")]
+    #[error("it has {0} bytes: at most {MAX_PLAN_BYTES} are allowed")]
     Size(usize),
     /// A value that makes no sense.
     #[error("{key}: {problem}")]
@@ -369,7 +369,7 @@ impl Plan {
 
     fn check_remedies(&self) -> Result<(), PlanError> {
         if MAX_REMEDIES < self.remedies.len() {
-            return Err(wrong("remedy", &format!("there can be {MAX_REMEDIES}")));
+            return Err(wrong("remedy", &format!("at most {MAX_REMEDIES} are allowed")));
         }
         for treatment in self.treatments() {
             let host = &treatment.host;

@@ -184,7 +184,10 @@ impl Run {
     /// When it is none, or of another version.
     pub fn parse(text: &str) -> Result<Self, String> {
         if MAX_RUN_BYTES < text.len() {
-            return Err(format!("it has {} bytes: there can be {MAX_RUN_BYTES}", text.len()));
+            return Err(format!(
+                "it has {} bytes: at most {MAX_RUN_BYTES} are allowed",
+                text.len()
+            ));
         }
         let run: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if run.version != VERSION {

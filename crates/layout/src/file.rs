@@ -31,13 +31,13 @@ pub enum FileError {
         problem: String,
     },
     /// It is too large.
-    #[error("it has {0} bytes: there can be {MAX_FILE_BYTES}")]
+    #[error("it has {0} bytes: at most {MAX_FILE_BYTES} are allowed")]
     Size(usize),
     /// A size such as `5G` that is none.
-    #[error("`{0}` is no size: write 512M, 5G or bytes, less than 1048576G")]
+    #[error("`{0}` is not a size: write 512M, 5G or bytes, less than 1048576G")]
     Bytes(String),
     /// A list such as `0-5` that is none.
-    #[error("`{0}` is no list of CPUs: write 0-5,8")]
+    #[error("`{0}` is not a list of CPUs: write 0-5,8")]
     Cpus(String),
     /// The nodes do not fit together.
     #[error(transparent)]
@@ -57,7 +57,7 @@ pub enum FileError {
     #[error("node {0} has less memory than the VMs have there")]
     Full(u32),
     /// A node has less memory than is free.
-    #[error("node {0}: more memory is free than there is")]
+    #[error("node {0}: its free memory exceeds its memory")]
     Free(u32),
     /// The migration's times.
     #[error(
@@ -213,7 +213,7 @@ pub fn read_counters(text: &str) -> Result<BTreeMap<String, Vec<Sample>>, FileEr
 fn counted(entry: &VmEntry) -> Result<Vec<Sample>, FileError> {
     let wrong = |problem| FileError::Vm { vm: entry.name.clone(), problem };
     if entry.waiting.is_some_and(|part| !(0.0..=1.0).contains(&part)) {
-        return Err(wrong("waiting is a part of its time: 0 to 1"));
+        return Err(wrong("waiting must be from 0 to 1"));
     }
     let samples = samples(entry)
         .ok_or_else(|| wrong("give waiting, misses_per_s or samples, and no more than 600"))?;
@@ -256,7 +256,7 @@ fn vm(entry: &VmEntry, topology: &Topology, others: &Load, rate: u64) -> Result<
     }
     let bytes = entry.memory.as_ref().ok_or_else(|| wrong("give its memory"))?.bytes()?;
     if bytes == 0 {
-        return Err(wrong("its memory is 0 bytes: no VM runs without"));
+        return Err(wrong("its memory must not be 0"));
     }
     let index = |id: &u32| topology.index_of(*id).ok_or_else(|| wrong("there is no such node"));
     let mut now = match &entry.node {
@@ -265,7 +265,7 @@ fn vm(entry: &VmEntry, topology: &Topology, others: &Load, rate: u64) -> Result<
     };
     if let Some(ids) = &entry.memory_nodes {
         if ids.is_empty() {
-            return Err(wrong("memory_nodes names none"));
+            return Err(wrong("memory_nodes is empty"));
         }
         now.memory.fill(0);
         for (at, id) in ids.iter().enumerate() {
@@ -402,24 +402,24 @@ mod test {
             "[[node]]\ncpu = 1",
             "line 2: unknown field `cpu`, expected one of `id`, `cpus`, `memory`, `free`, `distances`, `bandwidths`",
         );
-        nodes(&NODES.replace("0-1", "+0-1"), "`+0-1` is no list of CPUs: write 0-5,8");
-        nodes(&NODES.replace("0-1", "0-x"), "`0-x` is no list of CPUs: write 0-5,8");
+        nodes(&NODES.replace("0-1", "+0-1"), "`+0-1` is not a list of CPUs: write 0-5,8");
+        nodes(&NODES.replace("0-1", "0-x"), "`0-x` is not a list of CPUs: write 0-5,8");
         nodes(
             &NODES.replace("0-1", "0-4294967295"),
-            "`0-4294967295` is no list of CPUs: write 0-5,8",
+            "`0-4294967295` is not a list of CPUs: write 0-5,8",
         );
         nodes(
             &NODES.replace("4G", "4T"),
-            "`4T` is no size: write 512M, 5G or bytes, less than 1048576G",
+            "`4T` is not a size: write 512M, 5G or bytes, less than 1048576G",
         );
         nodes(
             &NODES.replace("4294967296", "9223372036854775807"),
-            "`9223372036854775807` is no size: write 512M, 5G or bytes, less than 1048576G",
+            "`9223372036854775807` is not a size: write 512M, 5G or bytes, less than 1048576G",
         );
-        nodes(&NODES.replace("1G", "9G"), "node 1: more memory is free than there is");
+        nodes(&NODES.replace("1G", "9G"), "node 1: its free memory exceeds its memory");
         nodes(
             &NODES.replace("[10, 20]", "[10]"),
-            "distances: there must be a row for each node, with a number for each node",
+            "distances needs a row for each node, with a number for each node",
         );
         let topology = read_topology(NODES).unwrap();
         let vm = |more: &str, expected: &str| {
@@ -432,13 +432,13 @@ mod test {
             "waiting = 0.1\nmisses_per_s = 1.0",
             "VM a: give waiting, misses_per_s or samples, and no more than 600",
         );
-        vm("waiting = 1.5", "VM a: waiting is a part of its time: 0 to 1");
-        vm("waiting = nan", "VM a: waiting is a part of its time: 0 to 1");
+        vm("waiting = 1.5", "VM a: waiting must be from 0 to 1");
+        vm("waiting = nan", "VM a: waiting must be from 0 to 1");
         vm(
             "node = 0\n[[vm]]\nname = \"b\"\nmemory = \"8G\"\nnode = 0",
             "node 0 has less memory than the VMs have there",
         );
-        let number = "VM a: counters, times and rates must be numbers from 0 to what a machine can do, shares at most 1";
+        let number = "VM a: a counter, time, rate or share is out of range";
         for wrong in [
             "misses_per_s = nan",
             "misses_per_s = 1.7e308",
@@ -463,7 +463,7 @@ mod test {
             let shown = wrong.trim_matches('"');
             size(
                 wrong,
-                &format!("`{shown}` is no size: write 512M, 5G or bytes, less than 1048576G"),
+                &format!("`{shown}` is not a size: write 512M, 5G or bytes, less than 1048576G"),
             );
         }
         let other = read_case("[[vm]]\nname = \"a\"\nmemory = true", &topology).unwrap_err();
@@ -479,7 +479,7 @@ mod test {
             );
             let text = format!("[[vm]]\nname = \"a\"\nmemory = {zero}");
             let error = read_case(&text, &topology).unwrap_err();
-            assert_eq!(error.to_string(), "VM a: its memory is 0 bytes: no VM runs without");
+            assert_eq!(error.to_string(), "VM a: its memory must not be 0");
         }
         let migration = "[migration]\nstart_s = 9\nend_s = 8";
         assert_eq!(read_case(migration, &topology).unwrap_err(), FileError::Migration);

@@ -108,7 +108,7 @@ pub enum Source {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     /// Too many.
-    #[error("{0} VMs: there can be {MAX_VMS}")]
+    #[error("{0} VMs: at most {MAX_VMS} are allowed")]
     Vms(usize),
     /// None, or too many.
     #[error("VM {name}: {vcpus} vCPUs: there must be 1 to {MAX_VCPUS}")]
@@ -122,9 +122,7 @@ pub enum LoadError {
     #[error("VM {0}: it is on a node that the host does not have")]
     Node(String),
     /// A count that is negative, no number, or more than any machine counts.
-    #[error(
-        "VM {0}: counters, times and rates must be numbers from 0 to what a machine can do, shares at most 1"
-    )]
+    #[error("VM {0}: a counter, time, rate or share is out of range")]
     Number(String),
 }
 

@@ -44,13 +44,15 @@ pub enum TopologyError {
     #[error("CPU {0} is in two nodes")]
     CpuTwice(u32),
     /// A node is named twice.
-    #[error("node {0} is there twice")]
+    #[error("node {0} is given twice")]
     NodeTwice(u32),
     /// A table that does not have a row and a column for each node.
-    #[error("{0}: there must be a row for each node, with a number for each node")]
+    #[error("{0} needs a row for each node, with a number for each node")]
     Shape(&'static str),
     /// A node is nearer to another than to itself, or distance or bandwidth is 0.
-    #[error("node {0}: its distance to itself is {LOCAL}, others are more, and no bandwidth is 0")]
+    #[error(
+        "node {0}: its distance to itself must be {LOCAL}, other distances more, and no bandwidth 0"
+    )]
     Value(u32),
 }
 

@@ -23,7 +23,7 @@ pub enum NotAResult {
     #[error("it is damaged or not a result of `vmscope bench` ({0})")]
     NoJson(serde_json::Error),
     /// JSON of another kind.
-    #[error("it is no result of `vmscope bench`: make one with `vmscope bench run` or `read`")]
+    #[error("it is not a result of `vmscope bench`: make one with `vmscope bench run` or `read`")]
     OtherFormat,
     /// A version that is not read here.
     #[error(
@@ -209,7 +209,7 @@ mod tests {
         };
         check("", "damaged or not a result");
         check("{\"format\":\"vmscope-bench\",\"versi", "damaged or not a result");
-        check("{}", "it is no result of `vmscope bench`");
+        check("{}", "it is not a result of `vmscope bench`");
         check(
             "{\"format\":\"vmscope-bench\",\"version\":2}",
             "its version is 2, this vmscope reads 1",

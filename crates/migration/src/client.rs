@@ -28,8 +28,8 @@ pub enum OrderError {
         /// Why.
         source: std::io::Error,
     },
-    /// It ended, or says what makes no sense.
-    #[error("the layout daemon ended, or broke off: {0}; a migration that had begun goes on")]
+    /// It ended, or sent an invalid message.
+    #[error("lost the layout daemon: {0}; a migration that had begun continues")]
     Lost(String),
 }
 

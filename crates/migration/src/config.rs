@@ -126,7 +126,7 @@ impl Config {
             return Err(format!("{key} must be an absolute path"));
         }
         if MAX_INCOMING < self.incoming.len() {
-            return Err(format!("incoming: there can be {MAX_INCOMING}"));
+            return Err(format!("incoming: at most {MAX_INCOMING} are allowed"));
         }
         let mut names: Vec<&str> = self.incoming.iter().map(|vm| vm.vm.as_str()).collect();
         names.sort_unstable();

@@ -352,7 +352,7 @@ impl Destination<'_> {
                 Ok(ToDestination::Counters(_))
                 | Err(ChannelError::Frame(FrameError::Garbled(_))) => {}
                 Ok(_) => {
-                    return SourceVerdict::Lost("its source says what makes no sense".to_owned());
+                    return SourceVerdict::Lost("its source sent an invalid message".to_owned());
                 }
                 Err(error) => return SourceVerdict::Lost(error.to_string()),
             }

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 pub(crate) enum FrameError {
     #[error("a message of {0} bytes is too long")]
     TooLong(usize),
-    #[error("a message makes no sense: {0}")]
+    #[error("invalid message: {0}")]
     Garbled(String),
 }
 

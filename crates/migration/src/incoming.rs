@@ -70,7 +70,7 @@ pub(crate) enum IncomingError {
     Qmp(#[from] QmpError),
     #[error("{0}")]
     Probe(#[from] probes::ProbeError),
-    #[error("QEMU (process {0}) is no VM that the kernel knows")]
+    #[error("QEMU (process {0}) has no VM in KVM")]
     NoVm(u32),
     #[error("no QEMU here waits for a VM of this name")]
     NotFound,

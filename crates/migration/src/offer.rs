@@ -72,7 +72,7 @@ pub(crate) fn check_counters(
         return Err(format!("counters are {age_s:.0} s old"));
     }
     if MAX_SAMPLES < samples.len() {
-        return Err(format!("{} samples: there can be {MAX_SAMPLES}", samples.len()));
+        return Err(format!("{} samples: at most {MAX_SAMPLES} are allowed", samples.len()));
     }
     let samples: Vec<layout::Sample> = samples.iter().map(from_wire).collect();
     if samples.iter().any(layout::Sample::is_bad) {

@@ -63,7 +63,7 @@ pub fn parse_peers(text: &str) -> Result<Vec<Peer>, String> {
             return Err(wrong("another peer has this fingerprint"));
         }
         if MAX_PEERS <= peers.len() {
-            return Err(format!("there can be {MAX_PEERS} peers"));
+            return Err(format!("at most {MAX_PEERS} peers are allowed"));
         }
         peers.push(peer);
     }

@@ -61,7 +61,7 @@ pub(crate) enum SourceError {
     NoMonitor { vm: String },
     #[error("VM {vm}: {source}")]
     Monitor { vm: String, source: QmpError },
-    #[error("VM {vm} is {state}: only one that runs is migrated")]
+    #[error("VM {vm} is {state}: only a running VM can be migrated")]
     NotRunning { vm: String, state: String },
     #[error("VM {0} is being migrated already")]
     UnderWay(String),
@@ -88,9 +88,9 @@ pub(crate) enum DestinationError {
     Refused { peer: String, reason: String },
     #[error("{peer}: {source}")]
     Channel { peer: String, source: ChannelError },
-    #[error("{0} says what makes no sense")]
+    #[error("{0} sent an invalid message")]
     Nonsense(String),
-    #[error("it was not wanted any more")]
+    #[error("it was cancelled")]
     Cancelled,
 }
 
@@ -221,7 +221,7 @@ impl Destination {
         let start = Instant::now();
         loop {
             if client.is_cancelled() {
-                let reason = "it was not wanted any more".to_owned();
+                let reason = "it was cancelled".to_owned();
                 let _ = channel.send(&ToDestination::Abandoned { reason });
                 return Err(DestinationError::Cancelled);
             }
@@ -472,7 +472,7 @@ fn follow(
             return Ok(migration);
         }
         if client.is_cancelled() {
-            result.reason = Some("it was not wanted any more".to_owned());
+            result.reason = Some("it was cancelled".to_owned());
             session.ask("migrate_cancel", None)?;
         } else if progress.stalled(&migration, stall) {
             result.reason = Some(format!("nothing was sent for {} s", stall.as_secs()));

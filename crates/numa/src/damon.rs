@@ -58,7 +58,7 @@ pub(crate) struct Region {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DamonError {
     /// The kernel has none, or not for virtual addresses.
-    #[error("no DAMON")]
+    #[error("the kernel has no DAMON")]
     Missing,
     /// There can be one user.
     #[error("another program uses DAMON")]

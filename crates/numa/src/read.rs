@@ -76,7 +76,7 @@ pub enum NumaError {
     #[error("failed to read the NUMA nodes: {0}")]
     Nodes(#[source] io::Error),
     /// They make no sense.
-    #[error("the NUMA nodes make no sense: {0}")]
+    #[error("the NUMA nodes are invalid: {0}")]
     Topology(#[from] TopologyError),
     /// The VM is gone.
     #[error("VM {0} has ended")]
@@ -113,7 +113,7 @@ pub enum NumaError {
     #[error("VM {0} stays where it is: other VMs stay, and have the room that it needs")]
     RoomTaken(String),
     /// What was done to a VM before something failed.
-    #[error("failed to take back what was done to VM {vm}: {source}")]
+    #[error("failed to roll back VM {vm}: {source}")]
     TakeBack {
         /// The VM.
         vm: String,

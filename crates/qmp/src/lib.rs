@@ -27,7 +27,7 @@ pub enum QmpError {
     #[error("failed to connect to QEMU's monitor: {0}")]
     Connect(io::Error),
     /// Another user than the VM's listens there.
-    #[error("user {0} listens at the monitor's socket, who does not run the VM")]
+    #[error("the monitor's socket is owned by user {0}, not by the VM's user")]
     Stranger(u32),
     /// Another program has the monitor.
     #[error(
@@ -44,7 +44,7 @@ pub enum QmpError {
     #[error("QEMU did not answer within {} s", .0.as_secs())]
     TimedOut(Duration),
     /// What it said is too long, or no QMP.
-    #[error("QEMU's monitor says what is no QMP: {0}")]
+    #[error("QEMU's monitor sent an invalid QMP message: {0}")]
     Garbled(&'static str),
     /// It does not want to.
     #[error("QEMU refused {command}: {reason}")]

@@ -98,13 +98,13 @@ pub enum QueryError {
     #[error("the query needs too much memory: ask for a shorter time or fewer columns")]
     Memory,
     /// Its process ended before it answered.
-    #[error("the process that was to answer the query {0}: try again")]
+    #[error("the query's process {0}: try again")]
     Ended(String),
     /// Results can't be read.
     #[error("the results in {0} can't be read")]
     Damaged(String),
     /// The store does not answer.
-    #[error("the store: {0}")]
+    #[error("failed to read the store: {0}")]
     Store(String),
 }
 

@@ -101,8 +101,9 @@ impl ReadyQuery {
 /// When it is none.
 pub fn parse_instant(text: &str) -> Result<DateTime<Utc>, QueryError> {
     let parsed = DateTime::parse_from_rfc3339(text).map(|time| time.with_timezone(&Utc));
-    let bad =
-        |_| QueryError::Invalid(format!("{text:?} is no time: give one like 2026-01-31T12:00:00Z"));
+    let bad = |_| {
+        QueryError::Invalid(format!("{text:?} is not a time: write one like 2026-01-31T12:00:00Z"))
+    };
     parsed.map_err(bad)
 }
 

@@ -34,7 +34,7 @@ const MAX_LAST_WAIT: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// There is no child.
-    #[error("no process without privileges could be started: {0}")]
+    #[error("failed to start a process without privileges: {0}")]
     Start(String),
     /// The child ended.
     #[error("the process that parsed it {0}")]
@@ -46,7 +46,7 @@ pub enum Failure {
     #[error("the process that parsed it sent no valid answer")]
     Nonsense,
     /// Too many questions had no answer.
-    #[error("others have stopped the process that parses them too often")]
+    #[error("too many files have stopped the process that parses them")]
     GivenUp,
 }
 

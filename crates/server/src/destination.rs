@@ -64,7 +64,7 @@ fn is_loopback(url: &Url) -> bool {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PostError {
     /// It never will.
-    #[error("{0} refuses it: {1} {2}")]
+    #[error("{0} refused the message: {1} {2}")]
     Refused(Url, StatusCode, String),
     /// It may later.
     #[error("{0}")]

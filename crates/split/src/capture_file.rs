@@ -104,7 +104,7 @@ pub enum CaptureError {
     #[error("it is neither a pcap nor a pcapng file")]
     NotCapture,
     /// Another version of the format.
-    #[error("its format has version {0}.{1}, which is not known")]
+    #[error("its format version {0}.{1} is unknown")]
     Version(u16, u16),
     /// What follows is not in the format.
     #[error("it is damaged after packet {0}")]

@@ -42,7 +42,7 @@ pub enum TracerError {
         source: std::io::Error,
     },
     /// A folder is no control group.
-    #[error("{folder} is no control group that can be traced")]
+    #[error("{folder} is not a cgroup that can be traced")]
     Cgroup {
         /// Which.
         folder: PathBuf,

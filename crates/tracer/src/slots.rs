@@ -32,7 +32,7 @@ pub struct RingId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// No record begins with this kind.
-    #[error("no event has the kind {0}")]
+    #[error("unknown event kind {0}")]
     Kind(u8),
     /// A record goes on with a slot that is none of its own.
     #[error("a record of kind {0} is cut")]

@@ -148,7 +148,7 @@ fn select(comparison: &mut Comparison<'_>, args: &Args) -> Result<(), Usage> {
             && (args.cond.is_empty() || args.cond.contains(&row.condition))
     });
     if comparison.rows.is_empty() {
-        return Err(Usage("no result is of what --ops and --cond name".to_owned()));
+        return Err(Usage("no result matches --ops and --cond".to_owned()));
     }
     Ok(())
 }

@@ -30,7 +30,7 @@ pub(super) fn read_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
     let failed = || format!("failed to read {}", path.display());
     let size = std::fs::metadata(path).with_context(failed)?.len();
     if MOST_BYTES < size {
-        bail!("{} has {} MiB: no log and no result is so large", path.display(), size >> 20);
+        bail!("{} has {} MiB: too large for a log or a result", path.display(), size >> 20);
     }
     std::fs::read(path).with_context(failed)
 }
@@ -38,5 +38,5 @@ pub(super) fn read_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
 /// A results' name in tables: the file's, without its ending.
 pub(super) fn label(path: &Path) -> Result<String, Usage> {
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    stem.ok_or_else(|| Usage(format!("{} is no file", path.display())))
+    stem.ok_or_else(|| Usage(format!("{} is not a file", path.display())))
 }

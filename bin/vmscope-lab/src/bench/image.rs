@@ -19,7 +19,7 @@ pub(super) fn find(named: Option<&Path>) -> anyhow::Result<PathBuf> {
         return match path.canonicalize() {
             Ok(path) if is_file => Ok(path),
             _ => {
-                Err(Usage(format!("{} is no file: name the image with --image", path.display()))
+                Err(Usage(format!("{} is not a file: name the image with --image", path.display()))
                     .into())
             }
         };

@@ -82,7 +82,7 @@ fn choices(image: &Path, key: &str) -> anyhow::Result<Vec<String>> {
     })?;
     match log.results() {
         Err(NoResults::Refused { choices, .. }) if !choices.is_empty() => Ok(choices),
-        Err(other) => bail!("{} does not say what it knows: {other}", image.display()),
-        Ok(_) => bail!("{} does not say what it knows", image.display()),
+        Err(other) => bail!("{} does not list its operations: {other}", image.display()),
+        Ok(_) => bail!("{} does not list its operations", image.display()),
     }
 }

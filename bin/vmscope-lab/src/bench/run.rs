@@ -225,7 +225,7 @@ impl Session {
             let end = self.boot(args)?;
             if self.log.starts() == starts {
                 bail!(
-                    "the image {} before its first line: run again with --log FILE to keep what it said",
+                    "the image {} before its first line: run again with --log FILE to keep its output",
                     short(end)
                 );
             }
@@ -321,7 +321,11 @@ fn in_testbed(args: &Args, image: &Path) -> anyhow::Result<Results> {
     match code {
         0 => {}
         // It has said what.
-        2 => return Err(Usage("the virtual host's vmscope refused that".to_owned()).into()),
+        2 => {
+            return Err(
+                Usage("the virtual host's vmscope refused the command line".to_owned()).into()
+            );
+        }
         code => bail!("the benchmark failed on the virtual host, with exit code {code}"),
     }
     if let Some(path) = &args.log {

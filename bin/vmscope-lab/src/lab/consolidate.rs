@@ -197,11 +197,13 @@ fn in_virtual_host(
         take_in(&collected, &consolidate::runs_folder(folder))?;
         match ended {
             Ok(0) => return Ok(()),
-            Ok(_) => bail!("it ended early; go on with --resume"),
+            Ok(_) => bail!("the experiment ended early: continue with --resume"),
             Err(error @ testbed::Error::Host { .. }) if crashes < MAX_CRASHES => {
                 say!("lab: {error}; going on in another one");
             }
-            Err(error) => return Err(error).context("it ended early; go on with --resume"),
+            Err(error) => {
+                return Err(error).context("the experiment ended early: continue with --resume");
+            }
         }
     }
     Ok(())

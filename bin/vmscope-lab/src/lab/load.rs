@@ -141,7 +141,7 @@ impl Args {
 
 /// `http://10.0.0.5:8080/page` as an address and a path.
 fn parse(url: &str) -> anyhow::Result<(SocketAddr, String)> {
-    let wrong = || Usage(format!("`{url}` must be as http://10.0.0.5:8080/page"));
+    let wrong = || Usage(format!("`{url}` is not a URL: write http://10.0.0.5:8080/page"));
     let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
     let (host, path) = rest.find(['/', '?']).map_or((rest, "/"), |at| rest.split_at(at));
     let path = if path.starts_with('?') { format!("/{path}") } else { path.to_owned() };

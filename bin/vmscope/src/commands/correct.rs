@@ -76,8 +76,7 @@ fn report(time: &VcpuTime<'_>, query: &CorrectQuery<'_>) -> anyhow::Result<Repor
     view::correct(time, query, &found).map_err(|TakenExceedsRun { stolen_ns, apparent_ns }| {
         let (stolen, apparent) = (seconds(stolen_ns, 6), seconds(apparent_ns, 6));
         anyhow::anyhow!(
-            "{stolen} s were taken from it, more than the {apparent} s of --apparent: say with --from and --to when \
-             those were measured"
+            "{stolen} s were stolen, more than the {apparent} s of --apparent: set --from and --to to the time of that measurement"
         )
     })
 }

@@ -75,7 +75,7 @@ fn of_server(args: &Args, since: Duration) -> anyhow::Result<Vec<Finding>> {
     let from_s = now.saturating_sub(since).as_secs();
     let is_recent = |found: &FindingEntry| found.over_unix_s.is_none_or(|over_s| from_s <= over_s);
     let findings = list.findings.into_iter().filter(is_recent).map(Finding::try_from);
-    findings.collect::<Result<_, _>>().context("the server's findings make no sense")
+    findings.collect::<Result<_, _>>().context("the server sent invalid findings")
 }
 
 /// What each VM, or one, lost in a recording.

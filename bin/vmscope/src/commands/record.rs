@@ -324,7 +324,7 @@ fn summarize(collected: &Collected, output: &Path) {
 fn cycles_of(period_ns: u64) -> anyhow::Result<u64> {
     host::machine::cycles_are_safe(Path::new("/sys")).map_err(Usage)?;
     let mhz = host::machine::nominal_mhz(Path::new("/sys"))
-        .context("failed to learn the CPU's frequency: use --trigger cpu-clock")?;
+        .context("failed to read the CPU's frequency: use --trigger cpu-clock")?;
     Ok(period_ns.saturating_mul(mhz) / 1000)
 }
 

@@ -72,7 +72,7 @@ fn machines() {
     let laptop = trials(not_tried("needs root"), failed("there is no /dev/kvm"), None);
     check("laptop", &Trials { landlock: false, ..laptop });
     check("container", &trials(not_tried("needs root"), not_tried("needs root"), None));
-    let child = failed("no process without privileges could be started: seccomp: EINVAL");
+    let child = failed("failed to start a process without privileges: seccomp: EINVAL");
     let strange = trials(failed("the verifier refused it"), failed("it hung"), None);
     check("strange", &Trials { child, ..strange });
 }

@@ -16,7 +16,7 @@ const FRAME: u64 = (1 << 55) - 1;
 #[derive(Debug, thiserror::Error)]
 pub enum PagesError {
     /// The file can't be read.
-    #[error("/proc/self/pagemap can't be read: {0}")]
+    #[error("failed to read /proc/self/pagemap: {0}")]
     Read(#[from] io::Error),
     /// The kernel hides page numbers from this process.
     #[error("the kernel hides page numbers (no CAP_SYS_ADMIN)")]

@@ -49,7 +49,7 @@ pub enum ClockError {
         off_ns: u64,
     },
     /// A clock stood still or ran back.
-    #[error("its clock ran back")]
+    #[error("its clock ran backwards")]
     Backwards,
     /// The scale is none.
     #[error("KVM's scale of its time-stamp counter is 0")]

@@ -47,7 +47,7 @@ pub enum LayoutError {
         slots: usize,
     },
     /// Fewer or more pages than that takes.
-    #[error("it names {claimed} pages for what takes {needed}")]
+    #[error("it names {claimed} pages for rings of {needed}")]
     Pages {
         /// What it says.
         claimed: usize,
@@ -149,8 +149,8 @@ mod test {
             &|claim| claim.slots[1] = u64::MAX,
             &format!("page {:#x} is not in the memory it can write", u64::MAX),
         );
-        check(&|claim| claim.heads = vec![], "it names 0 pages for what takes 1");
-        check(&|claim| claim.slots.push(1), "it names 5 pages for what takes 4");
+        check(&|claim| claim.heads = vec![], "it names 0 pages for rings of 1");
+        check(&|claim| claim.slots.push(1), "it names 5 pages for rings of 4");
         check(&|claim| claim.rings = 0, "it claims 0 rings of 512 slots");
         check(&|claim| claim.slots_per_ring = 511, "it claims 2 rings of 511 slots");
         check(&|claim| claim.slots_per_ring = 0, "it claims 2 rings of 0 slots");

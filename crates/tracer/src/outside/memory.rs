@@ -26,7 +26,7 @@ pub enum MemoryError {
     #[error("the VM's memory can't be read: {0}")]
     Other(Errno),
     /// What is there is not what the guest wrote.
-    #[error("the VM's memory does not hold what its guest wrote there (is it encrypted?)")]
+    #[error("the VM's memory lacks its guest's mark (is it encrypted?)")]
     Unreadable,
 }
 

@@ -27,7 +27,7 @@ struct Ring {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SentError {
     /// Of a CPU that it has not.
-    #[error("it sent events of CPU {0}, which it has not")]
+    #[error("it sent events of CPU {0}, which does not exist")]
     Ring(usize),
     /// Not whole slots, or more than a ring holds.
     #[error("it sent {0} bytes of events at once")]

@@ -112,7 +112,7 @@ pub(crate) fn garbage_in_guests_rings_ends_their_traces_alone() {
     traced("trace-guests", folder.path(), &script);
     let rec = folder.path().join("rec");
     let said = std::fs::read_to_string(folder.path().join("said.txt")).unwrap();
-    for (guest, reason) in [("a", "no event has the kind 200"), ("b", "is damaged: head")] {
+    for (guest, reason) in [("a", "unknown event kind 200"), ("b", "is damaged: head")] {
         let found = report(&rec, &["--machine", guest, "--limit", "0"]).unwrap();
         let ended = text(&found["machine"], "ended_early");
         assert!(ended.contains(reason), "{guest}: {ended}");

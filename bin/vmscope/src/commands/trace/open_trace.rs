@@ -148,7 +148,7 @@ fn choose(trace: &Trace, name: Option<&str>) -> Result<MachineId, Usage> {
         let first =
             command.filter(|id| rows.get(id.index()).is_some_and(|row| !row.cpus.is_empty()));
         let found = first.or_else(|| traced.next().map(|(id, _)| id));
-        return found.ok_or_else(|| Usage("this trace has no machine that was traced".to_owned()));
+        return found.ok_or_else(|| Usage("this trace has no traced machine".to_owned()));
     };
     let names: Vec<_> = traced.clone().map(|(_, row)| clean(&row.name).into_owned()).collect();
     let found = traced.find(|(_, row)| row.name == name).map(|(id, _)| id);

@@ -172,7 +172,7 @@ fn plan(args: &Args) -> anyhow::Result<TracePlan> {
 
 fn check_buffer(bytes: u64, vms: &[String]) -> Result<(), Usage> {
     if !vms.is_empty() && MAX_GUEST_BUFFER < bytes {
-        return Err(Usage("with --vm, --buffer is 256M at most".to_owned()));
+        return Err(Usage("--buffer is at most 256M with --vm".to_owned()));
     }
     Ok(())
 }
@@ -187,7 +187,7 @@ fn scope(args: &Args) -> Result<Scope, Usage> {
     }
     if let Some(pid) = args.follow {
         let there = Path::new("/proc").join(pid.to_string()).exists();
-        let gone = || Usage(format!("no process {pid}: give the id of one that runs"));
+        let gone = || Usage(format!("no process {pid}: give the id of a running process"));
         return if there { Ok(Scope::Tree(pid)) } else { Err(gone()) };
     }
     match &args.cgroup {

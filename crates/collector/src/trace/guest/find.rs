@@ -12,13 +12,13 @@ use crate::GuestError;
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
     /// It is not the only one of its name.
-    #[error("{0} VMs are called that: give its process's id")]
+    #[error("{0} VMs have this name: give the process id")]
     Several(usize),
     /// There is none at all.
     #[error("no VM runs here")]
     NoneRuns,
     /// There are others.
-    #[error("there is no such VM: there are {}", .0.join(", "))]
+    #[error("no such VM: there are {}", .0.join(", "))]
     NoSuch(Vec<String>),
     /// Its guest can't be traced.
     #[error(transparent)]
@@ -90,8 +90,8 @@ mod test {
         };
         check("web", &["db", "web"], Ok(11));
         check("10", &["db", "web"], Ok(10));
-        check("x", &["db", "web"], Err("there is no such VM: there are db, web"));
+        check("x", &["db", "web"], Err("no such VM: there are db, web"));
         check("x", &[], Err("no VM runs here"));
-        check("db", &["db", "db"], Err("2 VMs are called that: give its process's id"));
+        check("db", &["db", "db"], Err("2 VMs have this name: give the process id"));
     }
 }

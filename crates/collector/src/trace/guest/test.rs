@@ -182,7 +182,7 @@ fn check_end(harm: impl FnOnce(&mut DrawnGuest), expected: &str) {
 
 #[test]
 fn a_bad_guest_ends_its_own_trace_with_a_reason() {
-    check_end(|drawn| drawn.write(0, 200, 150, 0), "no event has the kind 200");
+    check_end(|drawn| drawn.write(0, 200, 150, 0), "unknown event kind 200");
     check_end(|drawn| *drawn.word(0) = 1 << 60, "is damaged");
     check_end(
         |drawn| drawn.tell.send(Message::Failed(GuestError::NoAnswer)).unwrap(),
@@ -196,7 +196,7 @@ fn a_bad_guest_ends_its_own_trace_with_a_reason() {
         },
         "no longer where it was",
     );
-    check_end(|drawn| drawn.look(BASE_NS), "its clock ran back");
+    check_end(|drawn| drawn.look(BASE_NS), "its clock ran backwards");
     check_end(
         |drawn| drawn.tell.send(Message::Slots(vec![Default::default()])).unwrap(),
         "nobody asked for",
@@ -225,7 +225,7 @@ fn a_worker_that_is_gone_ends_the_trace() {
     let DrawnGuest { memory: _memory, tell, .. } = drawn;
     drop(tell);
     guest.stop();
-    assert_eq!(guest.machine().ended_early.as_deref(), Some("asking it failed"));
+    assert_eq!(guest.machine().ended_early.as_deref(), Some("the query failed"));
 }
 
 #[test]
