@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
-use api::layout::{HostLayout, MigrateOrder, Migrated, Order, Place, Told, VmLayout};
+use api::layout::{DaemonEvent, HostLayout, MigrateOrder, Migrated, Order, Place, VmLayout};
 use migration::{Config, Ordered};
 use view::{MigrationFigures, MigrationLayout, MigrationVm, NodePlace, Report};
 
@@ -82,10 +82,12 @@ fn migrate(args: &Args, ordered: &mut Ordered, stop: &AtomicBool) -> anyhow::Res
         }
         match ordered.poll()? {
             None => {}
-            Some(Told::Progress { text }) => say!("{}", view::clean(&text)),
-            Some(Told::Failed { reason, is_usage: true }) => return Err(Usage(reason).into()),
-            Some(Told::Failed { reason, .. }) => anyhow::bail!(reason),
-            Some(Told::Migrated(migrated)) => {
+            Some(DaemonEvent::Progress { text }) => say!("{}", view::clean(&text)),
+            Some(DaemonEvent::Failed { reason, is_usage: true }) => {
+                return Err(Usage(reason).into());
+            }
+            Some(DaemonEvent::Failed { reason, .. }) => anyhow::bail!(reason),
+            Some(DaemonEvent::Migrated(migrated)) => {
                 let moved = migrated.moved;
                 print(&args.format.render(&report(*migrated)))
                     .context("failed to write to standard output")?;
@@ -100,9 +102,9 @@ fn watch(args: &Args, ordered: &mut Ordered, stop: &AtomicBool) -> anyhow::Resul
     while !stop.load(Ordering::Relaxed) {
         match ordered.poll()? {
             None => {}
-            Some(Told::Progress { text }) => say!("{}", view::clean(&text)),
-            Some(Told::Failed { reason, .. }) => return Err(Usage(reason).into()),
-            Some(Told::Migrated(migrated)) => {
+            Some(DaemonEvent::Progress { text }) => say!("{}", view::clean(&text)),
+            Some(DaemonEvent::Failed { reason, .. }) => return Err(Usage(reason).into()),
+            Some(DaemonEvent::Migrated(migrated)) => {
                 let report = report(*migrated);
                 let text = match args.format {
                     Format::Json => format!("{}\n", report.json),

@@ -251,7 +251,7 @@ impl Plan {
             off_cpu_source: config.off_cpu_source(),
             exits: if config.exits { Exits::Counted } else { Exits::NotCounted },
             process_events: ProcessEvents::Followed,
-            guests: GuestQuestions::Asked {
+            guests: GuestQuestions::On {
                 limits: guest::Limits { time, ..guest::Limits::default() },
                 with_map: Vec::new(),
                 wait,

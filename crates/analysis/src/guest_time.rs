@@ -41,7 +41,7 @@ struct Spent {
     /// How long its vCPUs were there, one after the other.
     length_ns: u64,
     /// How much of that the axis tells of: more than the length if their times are unknown.
-    told_ns: u64,
+    reported_ns: u64,
     seen: u64,
 }
 
@@ -120,7 +120,7 @@ impl<'r> GuestTime<'r> {
             let Some(timeline) = axis.timeline(vcpu) else {
                 continue;
             };
-            spent.told_ns += own_ns;
+            spent.reported_ns += own_ns;
             for segment in &timeline.segments {
                 self.spend(spent, axis, timeline.vcpu, segment);
             }
@@ -182,7 +182,7 @@ impl Spent {
         let not_sampled = self.guest_ns.saturating_sub(self.seen.saturating_mul(period_ns));
         self.add(Side::NotSampled, not_sampled);
         // Two vCPUs of one number in an old recording: each timeline knows nothing of the other's time.
-        let others = self.told_ns.saturating_sub(self.length_ns);
+        let others = self.reported_ns.saturating_sub(self.length_ns);
         let seen_unknown = seen_unknown.saturating_mul(period_ns);
         if let Some(ns) = self.not_guest_ns.get_mut(&Side::Unknown) {
             *ns = ns.saturating_sub(others.saturating_add(seen_unknown));

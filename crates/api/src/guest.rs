@@ -19,13 +19,13 @@
 //!   | -- Symbols(modules) -------> |   answer: Symbols
 //! ```
 //!
-//! A guest that is killed or reset while the host samples has thus told all but its last seconds.
+//! A guest that is killed or reset while the host samples has thus sent all but its last seconds.
 //!
 //! Tracing a guest has requests of its own: see `TraceOptions`.
 //!
 //! A frame is `MAGIC`, a session number, a length (little-endian `u64` and `u32`), and that many bytes
 //! of postcard. The host draws a new session number for each session and the guest repeats it, so that
-//! answers to a host that went away, still in a serial port's queue, are told from new ones.
+//! answers to a host that went away, still in a serial port's queue, are distinguished from new ones.
 //!
 //! A snapshot file holds what the guest would have sent: the frame of its `Map`, then frames of `Symbols`.
 //!
@@ -92,7 +92,7 @@ pub enum Request {
         /// How urgent it is.
         pace: Pace,
     },
-    /// Send what this session's maps have not told yet; ends the log.
+    /// Send what this session's maps have not sent yet; ends the log.
     Snapshot,
     /// Send the symbols of these modules.
     Symbols {
@@ -114,7 +114,7 @@ pub enum Request {
     TraceDrain,
     /// End the trace.
     TraceStop,
-    /// Send what this session's maps have not told yet; the log goes on.
+    /// Send what this session's maps have not sent yet; the log goes on.
     Changes {
         /// How urgent it is.
         pace: Pace,
@@ -191,13 +191,13 @@ pub struct GuestMap {
     pub now_ns: u64,
     /// The guest kernel; `None`: as in the session's map before.
     pub kernel: Option<GuestKernel>,
-    /// Process images: those alive, and those that ended since `StartLog`. One that was told before takes its place.
+    /// Process images: those alive, and those that ended since `StartLog`. One that was sent before takes its place.
     #[serde(deserialize_with = "images")]
     pub images: Vec<GuestImage>,
     /// Kernel threads and idle tasks: those alive now, and those that ended since `StartLog`.
     #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
     pub kernel_threads: Vec<GuestKernelThread>,
-    /// Files the images map, numbered from 0 on; those told before in the session go on before these.
+    /// Files the images map, numbered from 0 on; numbers go on after those sent before in the session.
     #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")]
     pub modules: Vec<GuestModule>,
     /// What could not be read, one sentence each.
@@ -278,8 +278,8 @@ pub struct GuestThread {
     pub fs_base: u64,
 }
 
-/// A kernel thread, or the idle task of a CPU. It runs on the page tables of the process before it, so it is told by its
-/// stack.
+/// A kernel thread, or the idle task of a CPU. It runs on the page tables of the process before it, so it is known by
+/// its stack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestKernelThread {
     /// Thread id; 0 for an idle task.

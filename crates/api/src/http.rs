@@ -14,7 +14,7 @@ pub use finding::{
     FindingOwner, FindingState, TimeRange,
 };
 pub use handled::{AcknowledgeRequest, Acknowledgement, SilenceEntry, SilenceRequest};
-/// What somebody with a token may do.
+/// A token's role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -67,7 +67,7 @@ pub struct SessionRequest {
     pub token: String,
 }
 
-/// Somebody is to get a token.
+/// A request for a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {

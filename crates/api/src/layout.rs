@@ -71,7 +71,7 @@ pub enum ToSource {
     },
     /// The VM may come.
     Ready {
-        /// Where its QEMU waits for it; `None`: somebody else started that QEMU.
+        /// Where its QEMU waits for it; `None`: another program started that QEMU.
         address: Option<SocketAddr>,
         /// What was done for it.
         layout: HostLayout,
@@ -110,7 +110,7 @@ pub struct Offer {
 pub enum StartedBy {
     /// The destination's daemon.
     Daemon,
-    /// Somebody else: it is there.
+    /// Another program: it is there.
     Others,
 }
 
@@ -168,7 +168,7 @@ pub struct VmLayout {
     pub arrives: bool,
     /// Where it was; of the one that arrives: where the kernel would be expected to put it.
     pub before: Place,
-    /// Where it is to be; `None`: nobody planned that.
+    /// Where it is to be; `None`: not planned.
     pub planned: Option<Place>,
     /// Where it is: as `/proc/PID/numa_maps` and its threads' affinities say.
     pub now: Option<Place>,
@@ -201,7 +201,7 @@ pub enum Order {
     Watch {
         /// The policy.
         policy: Option<String>,
-        /// The only peer that is asked.
+        /// The only peer to query.
         to: Option<String>,
     },
     /// Don't migrate it after all.
@@ -217,14 +217,14 @@ pub struct MigrateOrder {
     pub to: String,
     /// The policy to plan by; `None`: the destination's.
     pub policy: Option<String>,
-    /// Where a QEMU waits that somebody else started; `None`: the destination's daemon starts one.
+    /// Where a QEMU waits that another program started; `None`: the destination's daemon starts one.
     pub uri: Option<String>,
 }
 
 /// From a daemon to `vmscope migrate`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Told {
+pub enum DaemonEvent {
     /// Something began that takes its time.
     Progress {
         /// What.

@@ -1,4 +1,4 @@
-//! What vmscope's programs say to each other: the guest protocol, what is asked of child
+//! Messages between vmscope's programs: the guest protocol, requests to child
 //! processes without privileges, what layout daemons say, and the fleet's HTTP API.
 //!
 //! Design constraints: types with their wire form, and how large a message and its lists may be. No IO, no policy: the

@@ -11,7 +11,7 @@ use crate::guest::{MAX_OTHERS, at_most};
 /// Most bytes of slots in one answer.
 pub const MAX_TAKEN_BYTES: usize = 4 << 20;
 
-/// What is asked.
+/// The request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RingQuestion {
     /// Remember where the rings lie. Answer: `Heads`.

@@ -14,7 +14,7 @@ pub const MAX_PLACES: usize = 1 << 20;
 /// Most different functions of one answer, and names of one question.
 pub const MAX_FUNCTIONS: usize = 1 << 18;
 
-/// What is asked.
+/// The request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SymbolQuestion {
     /// The build id of an ELF file. Answer: `BuildId`.
@@ -85,7 +85,7 @@ pub struct FileFunctions {
     /// Their names, in readable form.
     #[serde(deserialize_with = "at_most::<_, _, MAX_FUNCTIONS>")]
     pub names: Vec<String>,
-    /// For each place that was asked for, the number of its function in `names`.
+    /// For each place that was requested, the number of its function in `names`.
     #[serde(deserialize_with = "at_most::<_, _, MAX_PLACES>")]
     pub at_places: Vec<Option<u32>>,
     /// Why places without a function may have one all the same.

@@ -50,7 +50,7 @@ pub enum CollectError {
     /// The user ended it too early.
     #[error("interrupted before sampling began: nothing was recorded")]
     Interrupted,
-    /// The caller asked for it.
+    /// The caller requested it.
     #[error("nothing was recorded")]
     Discarded,
     /// `/proc` or `/sys` can't be read.

@@ -125,7 +125,7 @@ fn unanswered(answers: &[(VmId, Answered)]) -> impl Iterator<Item = (String, u64
 /// What telling their maps cost the guests.
 fn cpu_times(answers: &[(VmId, Answered)], tables: &Tables) -> Vec<(String, u64)> {
     let cpu_ns = |(vm, answer): &(VmId, Answered)| {
-        Some((tables.vms[vm.index()].name.clone(), answer.as_ref().ok()?.told.cpu_ns))
+        Some((tables.vms[vm.index()].name.clone(), answer.as_ref().ok()?.reported.cpu_ns))
     };
     answers.iter().filter_map(cpu_ns).collect()
 }
@@ -176,7 +176,7 @@ pub(crate) struct BootSymbols {
 const SYMBOL_BYTES: usize = 256 << 20;
 
 /// Gets the symbols of all guests, in parallel: slow ones cost one time limit, not one each. Of a guest's boots the last one
-/// comes first: what it is asked for is then in the store for those that nobody can ask any more.
+/// comes first: what it is queried for is then in the store for VMs that can't be queried any more.
 pub(crate) fn guest_sources(
     guests: Vec<GuestNames>,
     tables: &Tables,
@@ -200,7 +200,7 @@ pub(crate) fn guest_sources(
             scope.spawn(move || boots.into_iter().rev().map(symbols).collect::<Vec<_>>())
         };
         let workers: Vec<_> = boots.into_iter().map(start).collect();
-        // A worker that panicked has named nothing; its VM's addresses say that nobody was asked.
+        // A worker that panicked has named nothing; its VM's addresses say that no guest was queried.
         workers.into_iter().filter_map(|worker| worker.join().ok()).flatten().collect()
     })
 }

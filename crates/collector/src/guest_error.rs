@@ -1,4 +1,4 @@
-//! Why a guest can't be asked or traced, or not any longer.
+//! Why a guest can't be queried or traced, or not any longer.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub enum GuestError {
          vsock device"
     )]
     PortTaken,
-    /// Nobody knows whether another session does.
+    /// Whether another session has one is unknown.
     #[error(
         "failed to lock {}: {source} (make its folder for this user, or name one in RUNTIME_DIRECTORY)",
         path.display()
@@ -111,8 +111,8 @@ pub enum GuestError {
         most_per_s: u64,
     },
     /// It sent events though the host reads them itself.
-    #[error("it sent events that nobody asked for")]
-    NotAsked,
+    #[error("it sent events without a request")]
+    Unrequested,
     /// It can't say where its rings lie.
     #[error("the guest can't find its rings: {0}")]
     NoPages(String),
@@ -126,7 +126,7 @@ pub enum GuestError {
     #[error("the query failed")]
     WorkerEnded,
     /// The recorder has ended.
-    #[error("nobody records any more")]
+    #[error("the recording has ended")]
     RecorderEnded,
 }
 

@@ -1,11 +1,11 @@
-//! A guest's rows and names, from what it told.
+//! A guest's rows and names, from its report.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use api::guest::ModuleSymbols;
-use guest::{MapSpan, Merged, ToldMap};
+use guest::{MapSpan, Merged, ReportedMap};
 use model::{
     Budget, Clock, Guest, HostNs, Mapping, Module, ModuleId, Note, Owner, SymbolName, Tables, Vm,
     VmId,
@@ -15,7 +15,7 @@ use symbols::{
     Stored,
 };
 
-use crate::guests::{Answer, Answered, Asker, Boot, Silence, Told};
+use crate::guests::{Answer, Answered, Asker, Boot, GuestReport, Silence};
 use crate::resets::{KernelCode, Resets};
 
 /// What the host saw of guests itself.
@@ -56,14 +56,14 @@ impl Source for BootSources {
     fn names(&mut self, id: ModuleId, module: &Module, offsets: &[u64]) -> Vec<SymbolName> {
         let boot = self.0.iter_mut().find(|(rows, _)| rows.contains(&id));
         let Some((_, source)) = boot else {
-            let reason = SymbolName::Unreadable("the guest was not asked for it".to_owned());
+            let reason = SymbolName::Unreadable("the guest got no request for it".to_owned());
             return vec![reason; offsets.len()];
         };
         source.names(id, module, offsets)
     }
 }
 
-/// Adds what the guest told, and says what is missing; a guest that told nothing is noted with the reason.
+/// Adds the guest's report, and notes gaps; a guest without a report is noted with the reason.
 pub(crate) fn add_guest(
     tables: &mut Tables,
     notes: &mut Vec<Note>,
@@ -73,7 +73,7 @@ pub(crate) fn add_guest(
 ) -> Vec<GuestNames> {
     match answer {
         Ok(answer) => {
-            let missing = what_is_missing(&answer.told, &tables.vms[vm.index()], seen.start);
+            let missing = what_is_missing(&answer.reported, &tables.vms[vm.index()], seen.start);
             notes.extend(missing.into_iter().map(|text| note(tables, vm, text)));
             add_boots(tables, notes, vm, seen, answer)
         }
@@ -90,25 +90,25 @@ fn add_nothing(tables: &mut Tables, notes: &mut Vec<Note>, vm: VmId, reason: Str
 }
 
 /// From when to when names are missing.
-fn what_is_missing(told: &Told, vm: &Vm, start: HostNs) -> Vec<String> {
+fn what_is_missing(reported: &GuestReport, vm: &Vm, start: HostNs) -> Vec<String> {
     /// A log always begins a little after its VM.
     const NO_MATTER_NS: u64 = 100_000_000;
     let seconds = |time: HostNs| format!("{:.1} s", time.since(start) as f64 / 1e9);
     let mut missing = Vec::new();
-    if let Some(problem) = &told.log_problem {
+    if let Some(problem) = &reported.log_problem {
         missing.push(format!("processes that ended while recording may lack names: {problem}"));
     }
     let first = vm.started.map_or(start, |started| started.max(start));
-    if let Some(began) = told.log_began.filter(|began| NO_MATTER_NS < began.since(first)) {
+    if let Some(began) = reported.log_began.filter(|began| NO_MATTER_NS < began.since(first)) {
         let text = format!("processes that ended before {} lack names", seconds(began));
         missing.push(format!("{text}: its log began then"));
     }
-    for Silence { from, until, reason } in &told.silences {
+    for Silence { from, until, reason } in &reported.silences {
         let until = until.map_or("the end".to_owned(), seconds);
         let from = seconds(*from);
         missing.push(format!("what began between {from} and {until} may lack names: {reason}"));
     }
-    for boot in told.boots.iter().skip(1) {
+    for boot in reported.boots.iter().skip(1) {
         missing.push(format!("it booted again at {}", seconds(boot.booted())));
     }
     missing
@@ -122,33 +122,33 @@ fn add_boots(
     seen: &Seen<'_>,
     answer: Answer,
 ) -> Vec<GuestNames> {
-    let Answer { told, via, mut asker, child } = answer;
-    let booted: Vec<HostNs> = told.boots.iter().map(Boot::booted).collect();
-    let last = told.boots.len().saturating_sub(1);
+    let Answer { reported, via, mut asker, child } = answer;
+    let booted: Vec<HostNs> = reported.boots.iter().map(Boot::booted).collect();
+    let last = reported.boots.len().saturating_sub(1);
     let mut names = Vec::new();
-    for (n, Boot { map, clock, .. }) in told.boots.into_iter().enumerate() {
+    for (n, Boot { map, clock, .. }) in reported.boots.into_iter().enumerate() {
         // A VM that starts meanwhile is in its first boot, from before its clock began.
         let is_first =
             n == 0 && (tables.vms[vm.index()].started.is_some() || booted[n] < seen.start);
         let next = booted.get(n + 1).copied();
-        let told_at = clock.to_host(map.told_ns());
+        let reported_at = clock.to_host(map.reported_ns());
         let others = asker.take_if(|_| n == last).map(Others::Guest);
-        let (told, symbols) = map.into_map();
-        let reset = seen.resets.end_of(vm, told_at, &kernel_code(&told));
+        let (reported, symbols) = map.into_map();
+        let reset = seen.resets.end_of(vm, reported_at, &kernel_code(&reported));
         if let (Some(reset), None) = (reset, next) {
             notes.push(note(tables, vm, after_reset(reset, seen.start)));
         }
         let from = (!is_first).then_some(booted[n]);
         let span = MapSpan { from, until: reset.into_iter().chain(next).min() };
-        let mut added = add(tables, notes, vm, told, clock, via, span);
+        let mut added = add(tables, notes, vm, reported, clock, via, span);
         (added.symbols, added.others, added.child) = (symbols, others, child.clone());
         names.push(added);
     }
     names
 }
 
-fn kernel_code(told: &ToldMap) -> KernelCode {
-    let Some(kernel) = &told.map.kernel else { return KernelCode::default() };
+fn kernel_code(reported: &ReportedMap) -> KernelCode {
+    let Some(kernel) = &reported.map.kernel else { return KernelCode::default() };
     let modules = kernel.modules.iter().map(|module| module.start).min();
     KernelCode { text: (kernel.text_start, kernel.text_end), modules }
 }
@@ -156,33 +156,33 @@ fn kernel_code(told: &ToldMap) -> KernelCode {
 fn after_reset(reset: HostNs, start: HostNs) -> String {
     let seconds = reset.since(start) as f64 / 1e9;
     format!(
-        "it was reset at {seconds:.1} s, and has told nothing since: what ran after that has no names"
+        "it was reset at {seconds:.1} s, and has sent no map since: later samples have no names"
     )
 }
 
-/// Adds what a guest told earlier, up to a reset since then; its symbols are those that are stored.
+/// Adds a guest's earlier report, up to a reset since then; its symbols are those that are stored.
 pub(crate) fn add_known(
     tables: &mut Tables,
     notes: &mut Vec<Note>,
     vm: VmId,
     resets: &Resets,
-    told: ToldMap,
+    reported: ReportedMap,
     clock: Clock,
     via: &str,
 ) -> GuestNames {
-    let until = resets.end_of(vm, clock.to_host(told.map.now_ns), &kernel_code(&told));
-    add(tables, notes, vm, told, clock, via, MapSpan { from: None, until })
+    let until = resets.end_of(vm, clock.to_host(reported.map.now_ns), &kernel_code(&reported));
+    add(tables, notes, vm, reported, clock, via, MapSpan { from: None, until })
 }
 
 /// Ends the maps of guests that were reset after these answers.
 pub(crate) fn end_maps<'a>(
     tables: &mut Tables,
     resets: &Resets,
-    answers: impl Iterator<Item = (VmId, &'a ToldMap, Clock)>,
+    answers: impl Iterator<Item = (VmId, &'a ReportedMap, Clock)>,
 ) {
-    for (vm, told, clock) in answers {
-        let told_at = clock.to_host(told.map.now_ns);
-        let Some(until) = resets.end_of(vm, told_at, &kernel_code(told)) else { continue };
+    for (vm, reported, clock) in answers {
+        let reported_at = clock.to_host(reported.map.now_ns);
+        let Some(until) = resets.end_of(vm, reported_at, &kernel_code(reported)) else { continue };
         let images = tables.images.iter_mut().filter(|image| image.owner == Owner::Vm(vm));
         images.for_each(|image| image.end = Some(image.end.map_or(until, |end| end.min(until))));
     }
@@ -200,12 +200,12 @@ pub(crate) fn add_snapshot(
     match guest::read_snapshot(file, &mut child, &mut |_| ()) {
         Ok(map) => {
             let clock = Clock { host_minus_guest_ns: 0, error_ns: u64::MAX / 2 };
-            let told = ToldMap::from(map);
+            let reported = ReportedMap::from(map);
             // It is of before the recording.
-            let until = seen.resets.end_of(vm, seen.start, &kernel_code(&told));
+            let until = seen.resets.end_of(vm, seen.start, &kernel_code(&reported));
             notes.extend(until.map(|reset| note(tables, vm, after_reset(reset, seen.start))));
             let span = MapSpan { from: None, until };
-            let mut names = add(tables, notes, vm, told, clock, "file", span);
+            let mut names = add(tables, notes, vm, reported, clock, "file", span);
             (names.others, names.child) = (Some(Others::Snapshot(file.to_owned())), child);
             Some(names)
         }
@@ -220,13 +220,13 @@ fn add(
     tables: &mut Tables,
     notes: &mut Vec<Note>,
     vm: VmId,
-    told: ToldMap,
+    reported: ReportedMap,
     clock: Clock,
     via: &str,
     span: MapSpan,
 ) -> GuestNames {
     let first = ModuleId::from_index(tables.modules.len());
-    let merged = guest::merge(told, vm, clock, span, tables);
+    let merged = guest::merge(reported, vm, clock, span, tables);
     tables.vms[vm.index()].guest = Guest::Mapped { via: via.to_owned(), clock };
     let kernel = kernel_names(tables, &merged);
     notes.extend(merged.notes);

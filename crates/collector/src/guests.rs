@@ -1,5 +1,5 @@
-//! One worker per VM: it reaches the guest, has it begin its log, and asks it what is new for as long as somebody wants to
-//! know.
+//! One worker per VM: it reaches the guest, has it begin its log, and asks it what is new for as long as a caller wants
+//! to know.
 //!
 //! ```text
 //!   connect (again and again, the guest may still be booting) --> start log --> whole map
@@ -7,16 +7,16 @@
 //!     --> every PACE: what is new, now and then the symbols of one file
 //!     --> a window ends: what is new, and a copy of what counts for the window --> symbols of what it hit
 //!     --> the last one ends: the rest
-//!     --> late: wait on, and answer those who want to know with what it told before
+//!     --> late: wait on, and answer with its last report
 //!     --> gone: connect again; the same boot goes on, another one is a map of its own
 //! ```
-//! What a guest has told counts whatever becomes of it. A worker sleeps between questions. Every question has
+//! A guest's report counts whatever becomes of the guest. A worker sleeps between questions. Every question has
 //! the session's limit of size. A guest that is connected is waited for as long as it is sampled, and for the session's limit
 //! of time after that. Users of the host are served alike, however many VMs each runs: see `fairness`.
 
 mod fairness;
 mod inbox;
-mod told;
+mod reported;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -53,18 +53,18 @@ pub(crate) enum Log {
     Ends,
 }
 
-/// What a guest told that counts for a window, and the way to ask it for symbols.
+/// A guest's report for a window, and the way to ask it for symbols.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) told: Told,
+    pub(crate) reported: GuestReport,
     pub(crate) via: &'static str,
-    /// `None`: it can't be asked any more.
+    /// `None`: it can't be queried any more.
     pub(crate) asker: Option<Asker>,
     /// What reads what it sends.
     pub(crate) child: GuestChild,
 }
 
-/// Why a guest told nothing may be told of several windows.
+/// Several windows may have the reason for a missing report.
 pub(crate) type Answered = Result<Answer, Arc<GuestError>>;
 
 /// Answers of guests that were asked together, some of which may still be on their way.
@@ -167,13 +167,13 @@ pub(crate) struct GuestWorkers {
     symbol_store: Option<PathBuf>,
     /// For one step of one guest.
     limit: Duration,
-    /// Of guests that are asked from now on.
+    /// Of loaded guests from now on.
     pace: Pace,
     /// What reads what a guest sends.
     child: fn() -> GuestChild,
 }
 
-/// Steps of a guest's last answer: a question under way, and what it has not told yet.
+/// Steps of a guest's last answer: a question under way, and what it has not sent yet.
 const LAST_STEPS: u32 = 2;
 /// And for a last try, where nothing is left of the limit.
 const LAST_SLACK: Duration = Duration::from_secs(5);
@@ -199,12 +199,12 @@ impl GuestWorkers {
         self.pace = Pace::Low;
     }
 
-    /// Symbols that lie in this store are not asked for while sampling.
+    /// Symbols that lie in this store are not requested while sampling.
     pub(crate) fn know_symbols_in(&mut self, root: PathBuf) {
         self.symbol_store = Some(root);
     }
 
-    /// Waits until every guest asked so far has told its map or failed once, at most `limit` or until
+    /// Waits until every guest queried so far has reported its map or failed once, at most `limit` or until
     /// `interrupted`: what ends before a guest's log begins has no name.
     pub(crate) fn wait_first_try(&self, limit: Duration, interrupted: &dyn Fn() -> bool) {
         const ASK_EVERY: Duration = Duration::from_millis(100);
@@ -233,7 +233,7 @@ impl GuestWorkers {
         self.start(vm, process, limits, locks, move |worker| worker.follow(pace, tried));
     }
 
-    /// The guest of `vm` is asked when it is to tell, once; its processes' starts and ends are not noted.
+    /// The guest of `vm` is queried when it is to tell, once; its processes' starts and ends are not noted.
     pub(crate) fn ask_once(
         &mut self,
         vm: VmId,
@@ -273,7 +273,7 @@ impl GuestWorkers {
         self.workers.push(GuestWorker { vm, user, started });
     }
 
-    /// A VM has ended: its guest is not asked any more.
+    /// A VM has ended: its guest is not queried any more.
     pub(crate) fn vm_gone(&self, vm: VmId) {
         let of_vm = self.workers.iter().filter(|worker| worker.vm == vm);
         of_vm.filter_map(GuestWorker::handle).for_each(Handle::vm_gone);
@@ -302,7 +302,7 @@ impl GuestWorkers {
         Pending { asked, answers, patience }
     }
 
-    /// Ends all workers. Nobody may have an answer any more.
+    /// Ends all workers. No window gets an answer any more.
     pub(crate) fn end(self) {
         let started = self.workers.into_iter().filter_map(|worker| worker.started.ok());
         let (handles, threads): (Vec<_>, Vec<_>) = started.unzip();
@@ -409,8 +409,8 @@ mod test {
         }
         go_on.send(()).unwrap();
         let answer = tell(Log::Ends).unwrap();
-        assert_eq!(answer.told.boots.len(), 1);
-        assert!(answer.told.silences.is_empty() && answer.asker.is_some());
+        assert_eq!(answer.reported.boots.len(), 1);
+        assert!(answer.reported.silences.is_empty() && answer.asker.is_some());
         drop(answer);
         guests.end();
         assert_eq!(guest.join().unwrap(), 1, "it began its log once");
@@ -486,7 +486,7 @@ mod test {
             answers.map(|(vm, answer)| (vm.0, answer.unwrap_err().to_string())).collect()
         };
         for log in [Log::GoesOn, Log::GoesOn, Log::Ends] {
-            let reasons = told(log);
+            let reasons = reported(log);
             assert_eq!(reasons.iter().map(|(vm, _)| *vm).collect::<Vec<_>>(), [0, 1]);
             assert!(reasons[0].1.contains("no vsock device"), "{reasons:?}");
             assert!(reasons[1].1.contains("/nonexistent"), "{reasons:?}");

@@ -6,7 +6,7 @@
 //!  reading           reading           reading        each in a thread of its own; the end's is the next begin's
 //! ```
 //! The kernel walks all page tables of a process for its `numa_maps`, and holds the lock of its mappings meanwhile. So very
-//! large processes are left out, the thread rests between two, and nobody waits for it longer than `LIMIT`.
+//! large processes are left out, the thread rests between two, and no wait for it is longer than `LIMIT`.
 //! On a host with one node nothing is read.
 
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ pub(crate) struct WindowMemory {
 /// The memory of all VMs at one time; it may still be read.
 #[derive(Debug, Default)]
 struct Reading {
-    asked: Vec<Pid>,
+    requested: Vec<Pid>,
     answers: Mutex<Answers>,
 }
 
@@ -92,21 +92,21 @@ impl MemoryReader {
         if self.cpu_nodes.is_empty() {
             return Arc::default();
         }
-        let mut asked: Vec<Pid> = vms.running().map(|(_, pid, _)| Pid(pid)).collect();
-        asked.sort_unstable();
-        asked.dedup();
+        let mut requested: Vec<Pid> = vms.running().map(|(_, pid, _)| Pid(pid)).collect();
+        requested.sort_unstable();
+        requested.dedup();
         if self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
             let now = probes::now();
-            let came = asked.iter().map(|pid| (*pid, (now, Err(BUSY.to_owned())))).collect();
-            return Arc::new(Reading { asked, answers: Answers { coming: None, came }.into() });
+            let came = requested.iter().map(|pid| (*pid, (now, Err(BUSY.to_owned())))).collect();
+            return Arc::new(Reading { requested, answers: Answers { coming: None, came }.into() });
         }
         let (answer, coming) = channel();
-        let (proc, pids, until) = (self.proc.clone(), asked.clone(), Instant::now() + LIMIT);
+        let (proc, pids, until) = (self.proc.clone(), requested.clone(), Instant::now() + LIMIT);
         let thread = std::thread::Builder::new().name("memory".to_owned());
-        // Without a thread nothing comes, and that is what is told.
+        // Without a thread nothing comes, and the report says so.
         self.thread = thread.spawn(move || read_all(&proc, &pids, until, &answer)).ok();
         let answers = Answers { coming: Some((coming, until)), came: BTreeMap::new() };
-        Arc::new(Reading { asked, answers: answers.into() })
+        Arc::new(Reading { requested, answers: answers.into() })
     }
 }
 
@@ -124,7 +124,7 @@ impl Reading {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.wait();
         let mut rows = Vec::new();
-        for pid in &self.asked {
+        for pid in &self.requested {
             let late = (probes::now(), Err(TOO_LATE.to_owned()));
             let (time, memory) = answers.came.entry(*pid).or_insert(late);
             // A process of the same number may be another VM's at another time.
@@ -277,7 +277,7 @@ mod test {
     fn a_reader_that_hangs_is_not_waited_for() {
         let (answer, coming) = channel();
         let came = Answers { coming: Some((coming, Instant::now())), came: BTreeMap::new() };
-        let reading = Reading { asked: vec![Pid(50)], answers: came.into() };
+        let reading = Reading { requested: vec![Pid(50)], answers: came.into() };
         let vms = VmTable::with_one_vcpu(50, 51);
         let found: Vec<_> = reading.rows(&vms.vms).into_iter().map(|row| row.found).collect();
         assert_eq!(found, [FoundMemory::Unknown(TOO_LATE.to_owned())]);

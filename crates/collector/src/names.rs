@@ -1,9 +1,9 @@
-//! Names for windows: guests' maps and symbols, asked for now and then.
+//! Names for windows: guests' maps and symbols, queried now and then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use guest::{Limits, ToldMap};
+use guest::{Limits, ReportedMap};
 use host::processes::ProcessLog;
 use model::{Clock, ModuleId, Note, Owner, Pid, Sample, Tables, VmId};
 use resolve::Addresses;
@@ -18,7 +18,7 @@ use crate::{CollectError, Roots, host_tables};
 /// Names of more addresses than this are forgotten, and found again when they are hit again.
 const MOST_SYMBOLS: usize = 1 << 20;
 
-/// Names for windows, from what the guests and the host answered when they were asked last.
+/// Names for windows, from what the guests and the host answered when they were queried last.
 #[derive(Debug)]
 pub struct Names {
     tables: Tables,
@@ -29,16 +29,16 @@ pub struct Names {
     proc: PathBuf,
 }
 
-/// What guests told when they answered last: they keep their names when they don't answer the next time.
+/// The guests' last reports: they keep their names when they don't answer the next time.
 #[derive(Debug, Clone, Default)]
 pub struct Answers {
-    maps: BTreeMap<VmId, (ToldMap, Clock, &'static str)>,
-    /// Those that answered when they were asked last.
+    maps: BTreeMap<VmId, (ReportedMap, Clock, &'static str)>,
+    /// Those that answered when they were queried last.
     fresh: BTreeSet<VmId>,
 }
 
 impl Answers {
-    /// Whether a guest answered when guests were asked last.
+    /// Whether a guest answered when guests were queried last.
     #[must_use]
     pub fn has_answered(&self, vm: VmId) -> bool {
         self.fresh.contains(&vm)
@@ -59,14 +59,14 @@ impl Names {
         }
     }
 
-    /// What the guests told.
+    /// The guests' reports.
     #[must_use]
     pub fn answers(&self) -> &Answers {
         &self.answers
     }
 
     /// Asks guests of a window, `vms`, for their processes, and for the symbols of what its samples hit; what the others
-    /// told before stays. Takes as long as the slowest guest, at most three times `limits.time`.
+    /// reported before stays. Takes as long as the slowest guest, at most three times `limits.time`.
     ///
     /// # Errors
     /// When the host's own kernel can't be read.
@@ -158,7 +158,7 @@ impl Names {
         &self.tables
     }
 
-    /// Host processes that were not there when names were asked for.
+    /// Host processes that were not there when names were requested.
     fn add_new_processes(&mut self, samples: &[Sample]) {
         let host = self.tables.images.iter().filter(|image| image.owner == Owner::Host);
         let known: BTreeSet<Pid> = host.map(|image| image.pid).collect();

@@ -1,4 +1,4 @@
-//! What to record, and whoever wants it.
+//! What to record, and for which observer.
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub struct SessionPlan {
     pub exits: Exits,
     /// Whether processes' starts, ends and mappings are followed.
     pub process_events: ProcessEvents,
-    /// What guests are asked for.
+    /// Queries to guests.
     pub guests: GuestQuestions,
     /// Version to write into headers.
     pub vmscope_version: String,
@@ -82,11 +82,11 @@ pub enum ProcessEvents {
     Ignored,
 }
 
-/// What guests are asked for while a session goes on.
+/// Queries to guests during a session.
 #[derive(Debug, Clone)]
 pub enum GuestQuestions {
     /// To log their processes from the session's begin on, and for a map at its end.
-    Asked {
+    On {
         /// How long and how much a guest may answer.
         limits: Limits,
         /// Names of VMs whose maps are there already.
@@ -95,7 +95,7 @@ pub enum GuestQuestions {
         wait: Duration,
     },
     /// Nothing.
-    NotAsked,
+    Off,
 }
 
 /// What the user may want to see while it goes on.
@@ -148,11 +148,11 @@ pub enum Next {
     Discard,
 }
 
-/// Whoever wants the recording: says when it ends, and may show how it goes on.
+/// The observer of a recording: says when it ends, and may show how it goes on.
 pub trait Control {
-    /// Whether it is to end at once; asked while guests are waited for before anything is recorded.
+    /// Whether it is to end at once; queried while guests are waited for before anything is recorded.
     fn interrupted(&self) -> bool;
-    /// What to do next; asked several times a second, first when recording has begun.
+    /// What to do next; queried several times a second, first when recording has begun.
     fn next(&mut self) -> Next;
     /// Waits for this long, until `next` would say something new, or until one of `wake` is readable.
     fn wait(&mut self, at_most: Duration, wake: &[BorrowedFd<'_>]);

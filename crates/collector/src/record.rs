@@ -222,8 +222,8 @@ impl Recorder {
         if !session.vms().vms.is_empty() {
             show(&Progress::Preparing("asking the guests"));
         }
-        let asked = session.wait_for_guests(interrupted);
-        match asked.and_then(|()| Ok(checkpoint(&open.writer, &session)?)) {
+        let requested = session.wait_for_guests(interrupted);
+        match requested.and_then(|()| Ok(checkpoint(&open.writer, &session)?)) {
             Ok(()) => {
                 let (open, next_poll) = (Some(open), Instant::now());
                 Ok(Self { session, memory, open, settling: None, next_poll })
@@ -344,7 +344,7 @@ impl Recorder {
             Some(mut open) => (self.session.next_window(&mut open.sink), Some(open)),
             None => (self.session.next_window(&mut NoSink), None),
         };
-        // Those of a lost window are asked, too: they forget what it was about.
+        // Ask guests even if the window was lost, so they drop their log entries for it.
         let guests = self.session.ask_guests(begun);
         let memory = self.memory.cut(self.session.vms());
         let (window, lost) = match ended {
@@ -355,7 +355,7 @@ impl Recorder {
         match (open, window) {
             (Some(open), Some(window)) => {
                 hit_before.clone_from(open.sink.hit.pids());
-                // If it can't be written, whoever finishes it will see why.
+                // If it can't be written, finishing it will show why.
                 let _ = open.writer.checkpoint_header(&window.header);
                 self.settling = Some(Settling { open, window, memory, guests });
             }

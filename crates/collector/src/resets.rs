@@ -4,7 +4,7 @@
 //! ```text
 //!   samples:   kernel  kernel  firmware, boot loader, unpacker   another kernel
 //!   signs:                     ^ low addresses with CPL 0        ^ code where the map's kernel has none
-//!   answers:        ^ told                                                ^ told (another boot)
+//!   answers:        ^ reported                                                ^ reported (another boot)
 //!   map:       -----|----------|                                 |--------
 //! ```
 //!
@@ -26,7 +26,7 @@ const LOW_MODULES: u64 = 0xffff_ffff_a000_0000;
 const SLOT_BITS: u32 = 21;
 /// A sign is a new one if the last one is longer ago.
 const GAP_NS: u64 = 1_000_000_000;
-/// Signs of one kind that are told apart; more run into each other.
+/// Signs of one kind that are distinguished; more run into each other.
 const MAX_SIGNS: usize = 16;
 
 /// Signs of all guests.
@@ -71,12 +71,12 @@ impl Resets {
         }
     }
 
-    /// When a boot ended whose map was last told at `told`; `None`: nothing shows that it did.
-    pub(crate) fn end_of(&self, vm: VmId, told: HostNs, kernel: &KernelCode) -> Option<HostNs> {
+    /// When a boot ended whose map was last reported at `reported`; `None`: no sign of an end.
+    pub(crate) fn end_of(&self, vm: VmId, reported: HostNs, kernel: &KernelCode) -> Option<HostNs> {
         let signs = self.by_vm.get(&vm)?;
         let elsewhere = signs.kernel.iter().filter(|(slot, _)| kernel.is_not_at(**slot));
         let times = elsewhere.map(|(_, times)| times).chain([&signs.low]);
-        times.filter_map(|times| times.first_after(told)).min()
+        times.filter_map(|times| times.first_after(reported)).min()
     }
 
     /// What was seen before a window of a session that goes on does not count any more, but for the last signs.
@@ -121,9 +121,9 @@ impl Times {
     }
 
     /// Within some time of which only the ends are known: its begin.
-    fn first_after(&self, told: HostNs) -> Option<HostNs> {
-        let (first, _) = self.0.iter().find(|(_, last)| told < *last)?;
-        Some((*first).max(told))
+    fn first_after(&self, reported: HostNs) -> Option<HostNs> {
+        let (first, _) = self.0.iter().find(|(_, last)| reported < *last)?;
+        Some((*first).max(reported))
     }
 
     fn forget_before(&mut self, start: HostNs) {
@@ -142,8 +142,9 @@ mod test {
     const TEXT_END: u64 = 0xffff_ffff_9ac0_0000;
     const MODULE: u64 = 0xffff_ffff_c040_0000;
 
-    /// `samples`: where kernel code ran, `PLACE@SECONDS`. The map was told at `told`, and ends at `expected`, s.
-    fn check(samples: &str, told: u64, expected: Option<u64>) {
+    /// `samples`: where kernel code ran, `PLACE@SECONDS`. The map was reported at `reported`, and ends at `expected`,
+    /// s.
+    fn check(samples: &str, reported: u64, expected: Option<u64>) {
         let second = |n: u64| HostNs(n * 1_000_000_000);
         let mut resets = Resets::default();
         for sample in samples.split(' ') {
@@ -163,13 +164,13 @@ mod test {
             resets.see(second(time.parse().unwrap()), &vcpu, GuestVirt(ip));
         }
         let kernel = KernelCode { text: (TEXT, TEXT_END), modules: Some(MODULE) };
-        let end = resets.end_of(VmId(3), second(told), &kernel);
-        assert_eq!(end, expected.map(second), "{samples}, told at {told}");
-        assert_eq!(resets.end_of(VmId(4), second(told), &kernel), None);
+        let end = resets.end_of(VmId(3), second(reported), &kernel);
+        assert_eq!(end, expected.map(second), "{samples}, reported at {reported}");
+        assert_eq!(resets.end_of(VmId(4), second(reported), &kernel), None);
     }
 
     #[test]
-    fn a_reset_ends_the_map_that_was_told_before() {
+    fn a_reset_ends_the_earlier_map() {
         check("text@1 module@2 bpf@3 vmalloc@4 text@9", 0, None);
         check("text@1 firmware@5 text@9", 3, Some(5));
         check("text@1 unpacker@5 other-text@8", 3, Some(5));
@@ -179,7 +180,7 @@ mod test {
     }
 
     #[test]
-    fn what_was_told_later_disproves_a_sign() {
+    fn a_later_report_disproves_a_sign() {
         check("text@1 firmware@5 text@9", 6, None);
         check("firmware@5 other-text@6 firmware@15", 10, Some(15));
         check("firmware@5 firmware@6 firmware@7", 6, Some(6));

@@ -11,7 +11,7 @@ use model::{MachineId, TraceTask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// A command that outlives its recording is asked to end, and may take so long.
+/// A command that outlives its recording is requested to end, and may take so long.
 const LAST_WAIT: Duration = Duration::from_secs(5);
 /// What it started may take so long after it.
 const AFTER_IT: Duration = Duration::from_millis(200);
@@ -29,7 +29,7 @@ pub struct Running {
 pub enum Ended {
     /// By itself.
     Itself(ExitStatus),
-    /// The recording ended first, and it was asked to end: those of its processes that went on all the same.
+    /// The recording ended first, and it was requested to end: those of its processes that went on all the same.
     WithRecording(Vec<Process>),
 }
 
@@ -70,7 +70,7 @@ impl Running {
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         if let Some(process) = &self.ended {
-            // It may end by itself just now: then there is nobody to signal.
+            // It may end by itself just now: then there is nothing to signal.
             let _ = pidfd_send_signal(process, signal);
         }
     }
@@ -81,7 +81,7 @@ impl Running {
         if let Ok(Some(status)) = self.child.try_wait() {
             return Ended::Itself(status);
         }
-        // Afterwards nobody knows any longer whose they are.
+        // Afterwards their owner is unknown.
         let mut processes = processes(proc, self.child.id());
         self.signal(Signal::TERM);
         if let Some(ended) = &self.ended {
@@ -101,8 +101,7 @@ impl Running {
 pub fn still_runs(left: &[Process]) -> Option<String> {
     let names: Vec<_> = left.iter().map(Process::to_string).collect();
     let names = names.join(", ");
-    (!left.is_empty())
-        .then(|| format!("of the command still run, though it was asked to end: {names}"))
+    (!left.is_empty()).then(|| format!("of the command still run, though it got SIGTERM: {names}"))
 }
 
 /// A process and all that came from it.
@@ -172,7 +171,7 @@ mod test {
             panic!("by itself")
         };
         let text = still_runs(&left).unwrap();
-        assert!(text.contains("though it was asked to end: sh ("), "{text}");
+        assert!(text.contains("though it got SIGTERM: sh ("), "{text}");
         for process in &left {
             pidfd_send_signal(&process.ended, Signal::KILL).unwrap();
         }

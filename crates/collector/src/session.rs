@@ -45,7 +45,7 @@ const POLL_SAMPLES: u32 = 4000;
 const POLL_AT_LEAST_EVERY: Duration = Duration::from_secs(4);
 const POLL_AT_MOST_EVERY: Duration = Duration::from_secs(1);
 
-/// Where switches come in at any rate, or quotas are to be told by when they held back.
+/// Where switches come in at any rate, or quotas' periods are to be distinguished.
 const POLL_OFTEN: Duration = Duration::from_millis(200);
 
 /// A ring has room for the samples of so many looks, so that nothing is lost if we are late.
@@ -125,7 +125,7 @@ impl Session {
         })
     }
 
-    /// Guests' symbols that lie in this store need not be asked for.
+    /// Guests' symbols that lie in this store need not be requested.
     pub(crate) fn know_symbols_in(&mut self, store: &Path) {
         self.guests.know_symbols_in(store.to_owned());
     }
@@ -139,7 +139,7 @@ impl Session {
         self.look_for_vcpus(None);
     }
 
-    /// Waits until each guest has begun its log and told its map, or can't, or `interrupted`.
+    /// Waits until each guest has begun its log and reported its map, or can't, or `interrupted`.
     ///
     /// # Errors
     /// When it was interrupted.
@@ -147,7 +147,7 @@ impl Session {
         &mut self,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<(), CollectError> {
-        if let GuestQuestions::Asked { wait, .. } = &self.plan.guests {
+        if let GuestQuestions::On { wait, .. } = &self.plan.guests {
             self.guests.wait_first_try(*wait, interrupted);
         }
         if interrupted() { Err(CollectError::Interrupted) } else { Ok(()) }
@@ -275,8 +275,8 @@ impl Session {
         end
     }
 
-    /// The images of processes that a window hit which ended at `end`. `None`: events from before may still come in. Nobody
-    /// asks for that time again.
+    /// The images of processes that a window hit which ended at `end`. `None`: events from before may still come in.
+    /// Nothing asks for that time again.
     pub(crate) fn take_processes(
         &mut self,
         end: HostNs,

@@ -75,7 +75,7 @@ pub(crate) trait Sources: QuotaSource + Send {
     /// Attaches what is traced beside the samples. What can't be is noted where the recording is worth having without it.
     ///
     /// # Errors
-    /// When the kernel refuses what was asked for.
+    /// When the kernel refuses what was requested.
     fn start_tracers(&mut self, notes: &mut Vec<Note>) -> Result<(), ProbeError>;
 
     /// Begins to sample.

@@ -195,7 +195,7 @@ impl VmTable {
             pid: vcpu.pid,
             started,
             ended: None,
-            guest: Guest::Unmapped { reason: "it was not asked".to_owned() },
+            guest: Guest::Unmapped { reason: "it was not queried".to_owned() },
         });
         self.by_kvm.insert((vcpu.pid, vcpu.kvm), id);
         id
@@ -252,7 +252,7 @@ impl Numbers {
         self.rows.get(number.index()).copied().flatten()
     }
 
-    /// Puts rows in the place of numbers, if they are not the same anyway. A number that nobody has becomes one of no row.
+    /// Puts rows in the place of numbers, if they are not the same anyway. An unused number becomes one of no row.
     pub(crate) fn to_rows<'a>(&self, records: &'a [u8], room: &'a mut Vec<u8>) -> &'a [u8] {
         if !self.differ {
             return records;

@@ -1,4 +1,4 @@
-//! A session that writes nothing: short windows of samples in memory, for whoever looks on.
+//! A session that writes nothing: short windows of samples in memory, for an observer.
 //!
 //! ```text
 //!  Windows: session --next_window()--> samples since the window before --+--> analysis

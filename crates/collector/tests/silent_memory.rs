@@ -66,7 +66,7 @@ impl Mounted {
     }
 }
 
-/// Whoever still waits gets an error then.
+/// A waiter gets an error then.
 impl Drop for Mounted {
     fn drop(&mut self) {
         let at_once = UnmountFlags::FORCE | UnmountFlags::DETACH;
@@ -141,7 +141,7 @@ fn memory_that_never_answers_costs_its_guest(mounted: Mounted) {
     let guest = DrawnGuest::new((Pid(vm.id()), address), false, Sandbox::default());
     let mut guest = guest.unwrap();
     assert_eq!(guest.ended_early(), None, "its heads can be read");
-    // Others' rings are looked at in between: nobody is held up for long.
+    // Others' rings are looked at in between: no reader is held up for long.
     let (began, mut looks, mut longest) = (Instant::now(), 0, Duration::ZERO);
     while guest.ended_early().is_none() && began.elapsed() < Duration::from_secs(60) {
         let look = Instant::now();
@@ -154,7 +154,7 @@ fn memory_that_never_answers_costs_its_guest(mounted: Mounted) {
     assert_eq!(reason, "the VM's memory was not read: reading it took more than 10 s");
     eprintln!("{looks} looks in {:?}, the longest took {longest:?}", began.elapsed());
     assert!(100 < looks && longest < Duration::from_secs(2), "{looks} {longest:?}");
-    // The child can't end yet, and nobody waits for that.
+    // The child can't end yet, and no wait is for that.
     let ends = Instant::now();
     drop(guest);
     assert!(ends.elapsed() < Duration::from_secs(2), "{:?}", ends.elapsed());

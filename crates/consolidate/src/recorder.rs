@@ -54,7 +54,7 @@ impl WindowRecorder {
             off_cpu_source: OffCpuSource::Samples,
             exits: Exits::Counted,
             process_events: ProcessEvents::Followed,
-            guests: GuestQuestions::NotAsked,
+            guests: GuestQuestions::Off,
             vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
             hostname: None,
         };

@@ -11,7 +11,7 @@ const OVERCOMMITTED: f32 = 1.0;
 const WAITING: f64 = 0.05;
 /// No owner takes more of the time stolen than this where all of them together are too many.
 const TO_BLAME: f64 = 0.5;
-/// Where samples are missing, nobody knows who took some of it: what is known tells if it is this part.
+/// Where samples are missing, some thieves are unknown: the known ones decide if they have this part.
 const KNOWN: f64 = 0.3;
 /// Functions that are named as evidence at most.
 const NAMED: usize = 3;
@@ -47,7 +47,7 @@ pub(crate) struct Contention {
 }
 
 impl Contention {
-    /// Whether all of them together are too many, and nobody alone.
+    /// Whether all of them together are too many, and none alone.
     pub(crate) fn is_overcommitted(&self) -> bool {
         OVERCOMMITTED <= self.wanted
             && WAITING <= self.waiting
@@ -66,7 +66,7 @@ impl Contention {
         by_thief.retain(|owner, _| !matches!(owner, Owner::Unknown | Owner::Idle));
         let most = by_thief.values().max().copied().unwrap_or(0);
         let known: u64 = by_thief.values().sum();
-        // Where too little is known, somebody may be to blame.
+        // Where too little is known, a cause may be missing.
         let is_known = KNOWN * waiting as f64 <= known as f64;
         Self {
             wanted: wants(window).iter().map(|(_, ns)| ns).sum::<u64>() as f32 / all as f32,
@@ -206,7 +206,7 @@ fn to_blame<'t>(
 
 /// CPUs that an owner uses more than usual.
 fn growth(host: &Host, window: &Summary, owner: &Owner) -> f64 {
-    // Here kernel threads are not told from processes.
+    // Here kernel threads are not distinguished from processes.
     let owner = match owner {
         Owner::KernelThread(name) => Owner::Process(name.clone()),
         owner => owner.clone(),

@@ -114,7 +114,7 @@ pub struct Symptom {
 /// Why.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Cause {
-    /// Somebody takes the CPU from others.
+    /// A party takes the CPU from others.
     Thief {
         /// Who.
         owner: Owner,

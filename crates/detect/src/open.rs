@@ -113,8 +113,8 @@ impl Open {
     }
 }
 
-/// Whether a symptom with its cause says more than another. That a VM takes time from itself, or that nobody knows who did,
-/// says least. Else the measure decides, unless one of them is far less time of the same VM.
+/// Whether a symptom with its cause says more than another. That a VM takes time from itself, or that the thief is
+/// unknown, says least. Else the measure decides, unless one of them is far less time of the same VM.
 fn says_more(new: (&Symptom, &Cause), said: (&Symptom, &Cause)) -> bool {
     let ((new, by), (said, said_by)) = (new, said);
     match (says_little(new, by), says_little(said, said_by)) {

@@ -83,7 +83,7 @@ impl Pools {
         (event != Event::None).then_some((series, event, sum.cpus))
     }
 
-    /// Forgets pools that nobody has told of for 1,440 windows if there are too many.
+    /// Forgets pools without a report for 1,440 windows if there are too many.
     fn make_room(&mut self, number: u32) -> bool {
         if MOST <= self.pools.len() {
             self.pools.retain(|_, pool| number.saturating_sub(pool.next) < 1440);

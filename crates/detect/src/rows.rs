@@ -128,7 +128,7 @@ impl Summary {
     }
 }
 
-/// `None`: nobody had the CPU.
+/// `None`: the CPU was idle.
 fn cpu_owner(row: &CpuTimeRow) -> Option<Owner> {
     if let Some(vm) = &row.vm {
         return Some(Owner::Vm(bounded(vm)));

@@ -13,7 +13,7 @@ pub(crate) struct Rule {
     pub(crate) slow: f32,
     /// Least score of a slow change, in standard errors.
     pub(crate) score: f64,
-    /// Least scale: what is smaller is not told from noise.
+    /// Least scale: what is smaller is noise.
     pub(crate) floor: f32,
     /// Beyond this, three values are a change before anything was learned: normal is 0.
     pub(crate) at_first: Option<f32>,

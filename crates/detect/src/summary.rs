@@ -137,7 +137,7 @@ pub enum Owner {
     Process(String),
     /// A thread of the host's kernel, by name, without the number of its CPU.
     KernelThread(String),
-    /// Nobody: the CPU was idle, and the vCPU on its way to it.
+    /// None: the CPU was idle, and the vCPU on its way to it.
     Idle,
     /// No sample says.
     Unknown,
@@ -309,7 +309,7 @@ pub struct Summary {
     pub samples_missing: u64,
     /// Its VMs by name.
     pub vms: BTreeMap<String, VmSummary>,
-    /// Who had the host's CPUs: VMs, and by name processes and kernel threads, which are not told apart here.
+    /// Who had the host's CPUs: VMs, and by name processes and kernel threads, which are not distinguished here.
     pub owners: BTreeMap<Owner, OwnerUse>,
     /// What was lost while the window was collected.
     pub health: BTreeMap<String, u64>,

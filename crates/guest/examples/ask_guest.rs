@@ -82,7 +82,7 @@ fn ask(channel: &Channel, seconds: u64, out: &mut impl Write) -> Result<(), Box<
     Ok(())
 }
 
-fn print(reported: guest::ToldMap, clock: Clock, out: &mut impl Write) -> io::Result<()> {
+fn print(reported: guest::ReportedMap, clock: Clock, out: &mut impl Write) -> io::Result<()> {
     let guest = Guest::Unmapped { reason: String::new() };
     let vm = Vm { name: "vm".into(), pid: Pid(0), started: None, ended: None, guest };
     let mut tables = Tables { vms: vec![vm], ..Tables::default() };

@@ -15,7 +15,7 @@ use api::guest::{
 };
 use model::Budget;
 
-use crate::merge::ToldMap;
+use crate::merge::ReportedMap;
 
 /// Bytes that are kept of a guest, about.
 pub const MAX_KEPT_BYTES: usize = 128 << 20;
@@ -25,7 +25,7 @@ const MAX_KEPT_FUNCTIONS: usize = 1 << 18;
 /// One boot's reports of a guest.
 #[derive(Debug, Clone)]
 pub struct KnownMap {
-    reported: ToldMap,
+    reported: ReportedMap,
     /// Taken by its kernel, before its functions were checked.
     kernel_bytes: usize,
     /// Maps an image id of the current session to its index in `map.images`.
@@ -99,7 +99,7 @@ impl KnownMap {
     pub fn within(room: Budget) -> Self {
         Self {
             room: Room { budget: room, taken: 0 },
-            reported: ToldMap::default(),
+            reported: ReportedMap::default(),
             kernel_bytes: 0,
             rows: HashMap::new(),
             numbers: Vec::new(),
@@ -120,7 +120,7 @@ impl KnownMap {
 
     /// The guest's time of the last answer, ns.
     #[must_use]
-    pub fn told_ns(&self) -> u64 {
+    pub fn reported_ns(&self) -> u64 {
         self.reported.map.now_ns
     }
 
@@ -152,7 +152,7 @@ impl KnownMap {
     /// Adds the first answer of a new session with the same boot. Processes that were there before go on; others began or
     /// ended in between, the time is unknown.
     pub fn add_new_session(&mut self, mut news: GuestMap) {
-        let (told_ns, now_ns) = (self.reported.map.now_ns, news.now_ns);
+        let (reported_ns, now_ns) = (self.reported.map.now_ns, news.now_ns);
         self.rows.clear();
         self.numbers.clear();
         self.forget_unused_modules();
@@ -168,21 +168,21 @@ impl KnownMap {
                     image.start_ns = self.reported.map.images[row].start_ns;
                     self.rows.insert(image.id, row);
                 }
-                None => image.start_ns = Some(told_ns),
+                None => image.start_ns = Some(reported_ns),
             }
         }
         // Page tables have one owner at a time.
         let taken: BTreeSet<u64> = news.images.iter().map(|image| image.cr3).collect();
         for ((_, cr3), row) in open {
             self.reported.map.images[row].end_ns =
-                Some(if taken.contains(&cr3) { told_ns } else { now_ns });
+                Some(if taken.contains(&cr3) { reported_ns } else { now_ns });
         }
         self.add(news);
     }
 
     /// The whole map. The numbers of its modules are those of `symbols`, `keep` and `number_in_session`.
     #[must_use]
-    pub fn into_map(self) -> (ToldMap, BTreeMap<u32, ModuleSymbols>) {
+    pub fn into_map(self) -> (ReportedMap, BTreeMap<u32, ModuleSymbols>) {
         let mut reported = self.reported;
         if 0 < self.left_out {
             let text = format!("{} processes found no room in its map", self.left_out);
@@ -369,10 +369,10 @@ impl KnownMap {
         let known: BTreeSet<_> =
             self.reported.map.kernel_threads.iter().filter(is_open).map(key).collect();
         let alive: BTreeSet<_> = news.kernel_threads.iter().map(key).collect();
-        let told_ns = self.reported.map.now_ns;
+        let reported_ns = self.reported.map.now_ns;
         for thread in news.kernel_threads.iter_mut().filter(|thread| !known.contains(&key(thread)))
         {
-            thread.start_ns = thread.start_ns.or(Some(told_ns));
+            thread.start_ns = thread.start_ns.or(Some(reported_ns));
         }
         let gone = self
             .reported
@@ -380,7 +380,7 @@ impl KnownMap {
             .kernel_threads
             .iter_mut()
             .filter(|thread| !alive.contains(&key(thread)));
-        gone.for_each(|thread| thread.end_ns = thread.end_ns.or(Some(told_ns)));
+        gone.for_each(|thread| thread.end_ns = thread.end_ns.or(Some(reported_ns)));
     }
 
     fn intern(&mut self, module: GuestModule) -> u32 {

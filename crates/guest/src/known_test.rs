@@ -57,7 +57,7 @@ fn answers_add_up() {
     known.add(answer(10, &["0 1 a000 -..- 0", "1 7 b000 -..- 1"], &["/init", "/sh"]));
     known.add(answer(20, &["1 7 b000 -..15 1", "2 7 c000 15..- 2 9"], &["/ls"]));
     check(&known, &["1 a000 -..- /init", "7 b000 -..15 /sh", "7 c000 15..- /ls ?"]);
-    assert_eq!(known.told_ns(), 20);
+    assert_eq!(known.reported_ns(), 20);
 }
 
 #[test]

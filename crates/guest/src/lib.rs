@@ -32,7 +32,7 @@ pub use frame::FrameError;
 pub use functions::functions;
 pub use known::{KnownMap, MAX_KEPT_BYTES};
 pub use link::{Channel, LinkError, Port};
-pub use merge::{KernelFunctions, MapSpan, Merged, ToldMap, merge};
+pub use merge::{KernelFunctions, MapSpan, Merged, ReportedMap, merge};
 pub use session::{Limits, LogBegin, Session};
 pub use session_error::SessionError;
 pub use trace::printable_output;

@@ -47,14 +47,14 @@ pub type KernelFunctions = Arc<[(u64, Box<str>)]>;
 
 /// A guest's map whose kernel's functions are checked already. There are many, and they stay the same: copies share them.
 #[derive(Debug, Clone, Default)]
-pub struct ToldMap {
+pub struct ReportedMap {
     /// The rest of it, as the guest reported it.
     pub map: GuestMap,
     pub(crate) functions: KernelFunctions,
     invalid_functions: usize,
 }
 
-impl From<GuestMap> for ToldMap {
+impl From<GuestMap> for ReportedMap {
     fn from(mut map: GuestMap) -> Self {
         let kernel = map.kernel.take();
         let mut reported = Self { map, ..Self::default() };
@@ -65,7 +65,7 @@ impl From<GuestMap> for ToldMap {
     }
 }
 
-impl ToldMap {
+impl ReportedMap {
     pub(crate) fn set_kernel(&mut self, mut kernel: GuestKernel) {
         let symbols = std::mem::take(&mut kernel.symbols);
         let all = symbols.len();
@@ -95,13 +95,13 @@ pub struct MapSpan {
 
 /// Adds what a guest said to the tables, as far as it can be.
 pub fn merge(
-    reported: ToldMap,
+    reported: ReportedMap,
     vm: VmId,
     clock: Clock,
     span: MapSpan,
     tables: &mut Tables,
 ) -> Merged {
-    let ToldMap { map, functions, invalid_functions } = reported;
+    let ReportedMap { map, functions, invalid_functions } = reported;
     let subject =
         tables.vms.get(vm.index()).map_or_else(|| format!("vm {vm}"), |vm| vm.name.clone());
     let mut merge = Merge { owner: Owner::Vm(vm), clock, span, tables, left_out: BTreeMap::new() };

@@ -174,7 +174,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn apic_ids_are_told_by_cpu() {
+    fn apic_ids_are_read_by_cpu() {
         let cpu = |number, id| {
             format!(
                 "processor\t: {number}\ncore id\t\t: 0\napicid\t\t: {id}\ninitial apicid\t: 9\n\n"
@@ -186,7 +186,7 @@ mod test {
     }
 
     #[test]
-    fn loads_of_kvm_are_told_apart() {
+    fn loads_of_kvm_are_distinguished() {
         let sys = tempfile::tempdir().unwrap();
         let folder = |name: &str| sys.path().join("module").join(name);
         let load = |name, state| {

@@ -23,7 +23,7 @@ pub struct NumaNode {
     pub cpus: Vec<u32>,
     /// Bytes of its memory.
     pub total: u64,
-    /// Bytes that are free, or hold files' contents that nobody used lately.
+    /// Bytes that are free, or hold files' contents that nothing used lately.
     pub free: u64,
     /// How far each node is, in the order of the nodes.
     pub distances: Vec<u32>,
@@ -117,7 +117,7 @@ fn parse_meminfo(text: &str) -> Option<(u64, u64)> {
 /// Reads where the memory of the process at `directory` lies.
 ///
 /// # Errors
-/// If the file can't be read: mostly the process is gone, or is somebody else's.
+/// If the file can't be read: mostly the process is gone, or is another user's.
 pub fn read_numa_maps(directory: &Path) -> io::Result<NumaMaps> {
     let mut text = Vec::new();
     let file = File::open(directory.join("numa_maps"))?;

@@ -232,7 +232,7 @@ impl ProcessLog {
         }
         let file = share(&mut self.files, file);
         if live.image.mappings.push(ProcessMapping { start, end, offset, file: file.clone() }) {
-            // Only a file that nobody else maps is new.
+            // Only a file without another mapping is new.
             let is_new = Arc::strong_count(&file) <= 3;
             self.kept += 1 + if is_new { weight(&file) } else { 0 };
         }

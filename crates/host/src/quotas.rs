@@ -3,7 +3,7 @@
 //! ```text
 //!  /proc/PID/task/TID/cgroup --> its group --> up to the root: those with a quota --> their cpu.stat, their id
 //! ```
-//! libvirt gives each vCPU's thread a group below that of the VM, so threads are asked, not processes.
+//! libvirt gives each vCPU's thread a group below that of the VM, so threads are queried, not processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

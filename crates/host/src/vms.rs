@@ -19,7 +19,7 @@ pub struct VmProcess {
     pub began_ticks: u64,
     /// vsock context id of the guest.
     pub vsock_cid: Option<u32>,
-    /// Unix socket of the virtio-serial port with the asked-for name.
+    /// Unix socket of the virtio-serial port with vmscope's name.
     pub serial_socket: Option<PathBuf>,
     /// Unix socket of its QMP monitor; of several, the one that its command line names last.
     pub monitor: Option<PathBuf>,
@@ -38,7 +38,7 @@ pub fn describe(proc: &Path, pid: u32, port: &str) -> VmProcess {
     }
     vm.serial_socket = vm.serial_socket.map(|path| resolve(&directory, &path));
     vm.monitor = vm.monitor.map(|path| resolve(&directory, &path));
-    // Of a process that has ended nobody asks.
+    // A process that has ended is not looked at.
     vm.began_ticks = crate::tasks::began_ticks(&directory);
     vm.user = crate::identity::read(&directory).map_or(0, |identity| identity.user);
     vm

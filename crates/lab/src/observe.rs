@@ -151,10 +151,12 @@ impl<'a> CpuUses<'a> {
         let cpu = |(cpu, samples): (CpuId, BTreeMap<CpuUse, u64>)| {
             let n: u64 = samples.values().sum();
             // More samples than periods: each stands for a little less.
-            let told_ns = window_ns.min(n.saturating_mul(period_ns));
+            let reported_ns = window_ns.min(n.saturating_mul(period_ns));
             let share = |n_samples: u64| {
-                u64::try_from(u128::from(told_ns) * u128::from(n_samples) / u128::from(n.max(1)))
-                    .unwrap_or(u64::MAX)
+                u64::try_from(
+                    u128::from(reported_ns) * u128::from(n_samples) / u128::from(n.max(1)),
+                )
+                .unwrap_or(u64::MAX)
             };
             let mut times: BTreeMap<CpuUse, u64> =
                 samples.into_iter().map(|(which, n)| (which, share(n))).collect();

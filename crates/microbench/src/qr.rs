@@ -21,7 +21,7 @@ use crate::condition::Condition;
 use crate::results::{Ending, Machine, Measurement, Outcome, Results};
 
 const MARK: &str = "VMB1:";
-/// Nobody photographs more codes.
+/// Nothing photographs more codes.
 const CODES: u32 = 10_000;
 
 /// Why there are no results.

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use api::layout::{Order, Told};
+use api::layout::{DaemonEvent, Order};
 
 use crate::channel::{Channel, ChannelError};
 
@@ -55,7 +55,7 @@ impl Ordered {
     ///
     /// # Errors
     /// When it is gone.
-    pub fn poll(&mut self) -> Result<Option<Told>, OrderError> {
+    pub fn poll(&mut self) -> Result<Option<DaemonEvent>, OrderError> {
         Ok(self.channel.poll()?)
     }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use api::layout::{MigrateOrder, Order, Told};
+use api::layout::{DaemonEvent, MigrateOrder, Order};
 use model::Pid;
 use sd_notify::NotifyState;
 
@@ -233,8 +233,8 @@ fn serve_user(shared: &Arc<Shared>, stream: UnixStream) {
     }
 }
 
-fn migrate(shared: &Shared, order: &MigrateOrder, channel: &mut Channel) -> Told {
-    let usage = |reason: String| Told::Failed { reason, is_usage: true };
+fn migrate(shared: &Shared, order: &MigrateOrder, channel: &mut Channel) -> DaemonEvent {
+    let usage = |reason: String| DaemonEvent::Failed { reason, is_usage: true };
     if let Some(policy) = order.policy.as_ref().filter(|policy| !is_policy(policy)) {
         return usage(format!("policy {policy}: {}", policies()));
     }
@@ -247,9 +247,9 @@ fn migrate(shared: &Shared, order: &MigrateOrder, channel: &mut Channel) -> Told
         Source { host: &shared.host, identity: &shared.identity, records: &shared.outgoing };
     let mut client = User { channel, is_cancelled: false };
     match source.migrate(order, peer, &mut client) {
-        Ok(migrated) => Told::Migrated(Box::new(migrated)),
+        Ok(migrated) => DaemonEvent::Migrated(Box::new(migrated)),
         Err(error @ SourceError::NoVm(_)) => usage(error.to_string()),
-        Err(error) => Told::Failed { reason: error.to_string(), is_usage: false },
+        Err(error) => DaemonEvent::Failed { reason: error.to_string(), is_usage: false },
     }
 }
 
@@ -261,7 +261,7 @@ struct User<'a> {
 
 impl Client for User<'_> {
     fn tell(&mut self, text: &str) {
-        let _ = self.channel.send(&Told::Progress { text: text.to_owned() });
+        let _ = self.channel.send(&DaemonEvent::Progress { text: text.to_owned() });
     }
 
     fn is_cancelled(&mut self) -> bool {
@@ -278,13 +278,13 @@ fn serve_watch(
 ) {
     if let Some(policy) = policy.as_ref().filter(|policy| !is_policy(policy)) {
         let reason = format!("policy {policy}: {}", policies());
-        let _ = channel.send(&Told::Failed { reason, is_usage: true });
+        let _ = channel.send(&DaemonEvent::Failed { reason, is_usage: true });
         return;
     }
     if let Some(to) = to.as_ref().filter(|to| !shared.peers().iter().any(|peer| peer.name == **to))
     {
         let reason = format!("there is no peer {to}");
-        let _ = channel.send(&Told::Failed { reason, is_usage: true });
+        let _ = channel.send(&DaemonEvent::Failed { reason, is_usage: true });
         return;
     }
     let (tell, reported) = mpsc::channel();

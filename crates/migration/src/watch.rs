@@ -13,7 +13,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use api::layout::{Counters, Migrated, StartedBy, Told};
+use api::layout::{Counters, DaemonEvent, Migrated, StartedBy};
 use model::Pid;
 use numa::VmProcess;
 use qmp::{MigrationState, QmpError};
@@ -38,7 +38,7 @@ pub(crate) struct Watch {
     pub(crate) policy: Option<String>,
     /// The only peer to query.
     pub(crate) to: Option<String>,
-    pub(crate) tell: Sender<Told>,
+    pub(crate) tell: Sender<DaemonEvent>,
     /// Set when the client has gone.
     pub(crate) stop: Arc<std::sync::atomic::AtomicBool>,
 }
@@ -49,7 +49,7 @@ impl Watch {
     }
 
     fn say(&self, text: String) {
-        let _ = self.tell.send(Told::Progress { text });
+        let _ = self.tell.send(DaemonEvent::Progress { text });
     }
 }
 
@@ -161,7 +161,7 @@ fn one(shared: &Shared, watch: &Watch, process: &VmProcess) -> Result<(), String
     while !watch.is_over() {
         if has_begun {
             let migrated = follow(shared, watch, &mut leaving);
-            let _ = watch.tell.send(Told::Migrated(Box::new(migrated)));
+            let _ = watch.tell.send(DaemonEvent::Migrated(Box::new(migrated)));
         }
         let events = match leaving.session.events_within(WAIT) {
             Err(QmpError::Ended) => return Ok(()),

@@ -181,7 +181,7 @@ pub struct VmMemory {
     pub found: FoundMemory,
 }
 
-/// What a reading of a VM's memory told.
+/// A reading of a VM's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FoundMemory {
     /// How much lies on one node.
@@ -206,7 +206,7 @@ pub struct Vm {
     pub started: Option<HostNs>,
     /// When it went away; `None`: it outlived the recording.
     pub ended: Option<HostNs>,
-    /// What it told about its inside.
+    /// The guest's report.
     pub guest: Guest,
 }
 

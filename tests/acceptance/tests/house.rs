@@ -208,6 +208,72 @@ fn every_package_has_the_workspace_lints() {
     }
 }
 
+/// Words that make persons of programs, or hide who acts. A guest is queried and reports; a CPU without a task is idle.
+const WORDS: [&str; 5] = ["told", "asked", "whoever", "nobody", "somebody"];
+
+/// Names that others chose: a folder of the fleet's store, and the user of /etc/passwd.
+const NAMES_OF_OTHERS: [&str; 2] = ["told/v1", "nobody:x:65534:65534:nobody:"];
+
+const TEXTS: [&str; 10] = ["rs", "c", "h", "S", "js", "css", "md", "toml", "sh", "py"];
+
+#[test]
+fn code_and_docs_make_no_persons_of_programs() {
+    let folders = "bin boot bpf crates deploy docs fuzz scenarios tests workloads";
+    let mut files: Vec<PathBuf> = files_below(&root(), 1);
+    files.extend(folders.split(' ').flat_map(|name| files_below(&root().join(name), usize::MAX)));
+    files.retain(|path| {
+        path.extension().is_some_and(|found| TEXTS.iter().any(|text| found == *text))
+    });
+    let this = Path::new(file!()).file_name();
+    let mut found = Vec::new();
+    for path in files.iter().filter(|path| path.file_name() != this) {
+        let text = std::fs::read_to_string(path).unwrap();
+        for (line, text) in text.lines().enumerate() {
+            let own =
+                NAMES_OF_OTHERS.iter().fold(text.to_owned(), |text, name| text.replace(name, ""));
+            if words(&own).iter().any(|word| WORDS.contains(&word.as_str())) {
+                found.push(format!("{}:{}: {text}", path.display(), line + 1));
+            }
+        }
+    }
+    assert!(found.is_empty(), "say who does what:\n{}", found.join("\n"));
+}
+
+fn files_below(folder: &Path, levels: usize) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let (folders, mut files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    if 1 < levels {
+        files.extend(folders.iter().flat_map(|folder| files_below(folder, levels - 1)));
+    }
+    files
+}
+
+/// Words of a text in small letters; parts of an identifier are words.
+fn words(text: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut before = ' ';
+    for letter in text.chars() {
+        let begins = letter.is_uppercase() && before.is_lowercase();
+        if begins || !letter.is_alphabetic() {
+            words.push(String::new());
+        }
+        if letter.is_alphabetic() {
+            words.last_mut().unwrap().extend(letter.to_lowercase());
+        }
+        before = letter;
+    }
+    words
+}
+
+#[test]
+fn words_of_identifiers_are_found() {
+    let found = |text: &str| words(text).iter().any(|word| WORDS.contains(&word.as_str()));
+    for text in ["struct ToldMap;", "is_asked(x)", "// Nobody reads it.", "NOBODY", "notAsked"] {
+        assert!(found(text), "{text}");
+    }
+    assert!(!found("toldest masked tasked"));
+}
+
 #[test]
 fn derives_are_found() {
     assert!(derives_serialize("#[derive(Debug, serde::Serialize)]"));

@@ -181,7 +181,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         },
         exits: if args.exits { Exits::Counted } else { Exits::NotCounted },
         process_events: ProcessEvents::Followed,
-        guests: GuestQuestions::Asked { wait: limits.time, limits, with_map },
+        guests: GuestQuestions::On { wait: limits.time, limits, with_map },
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
         hostname: None,
     };

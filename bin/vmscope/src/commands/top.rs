@@ -96,7 +96,7 @@ fn plan(args: &Args) -> SessionPlan {
         off_cpu_source: OffCpuSource::Samples,
         exits: Exits::NotCounted,
         process_events: ProcessEvents::Ignored,
-        guests: GuestQuestions::NotAsked,
+        guests: GuestQuestions::Off,
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
         hostname: None,
     }

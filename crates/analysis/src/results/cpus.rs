@@ -47,12 +47,12 @@ pub(super) fn rows(
 /// than periods.
 fn times(seen: &BTreeMap<At, u64>, length_ns: u64, period_ns: u64) -> BTreeMap<At, u64> {
     let n: u64 = seen.values().sum();
-    let told_ns = n.saturating_mul(period_ns);
-    if length_ns <= told_ns {
+    let reported_ns = n.saturating_mul(period_ns);
+    if length_ns <= reported_ns {
         return shared_out(length_ns, seen);
     }
     let mut times: BTreeMap<At, u64> = seen.iter().map(|(at, n)| (*at, n * period_ns)).collect();
-    times.insert(None, length_ns - told_ns);
+    times.insert(None, length_ns - reported_ns);
     times
 }
 

@@ -62,7 +62,7 @@ pub enum TraceScope {
 /// What two clocks of one CPU said at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TraceClock {
-    /// The CPU that was asked.
+    /// The CPU that was queried.
     pub cpu: u32,
     /// Its time-stamp counter, in the middle of `width`.
     pub tsc: u64,

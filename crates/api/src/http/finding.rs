@@ -145,7 +145,7 @@ pub struct FindingCounter {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum FindingCause {
-    /// Somebody takes the CPU from others.
+    /// A party takes the CPU from others.
     Thief {
         /// Who.
         owner: FindingOwner,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Somebody looks after a finding.
+/// An acknowledged finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Acknowledgement {
     /// The name of his token, or his own where a proxy names him.
@@ -14,7 +14,7 @@ pub struct Acknowledgement {
     pub note: String,
 }
 
-/// Somebody is going to look after a finding.
+/// A request to acknowledge a finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AcknowledgeRequest {

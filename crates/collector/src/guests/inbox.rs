@@ -50,7 +50,7 @@ pub(super) struct Inbox {
     shared: Arc<Shared>,
 }
 
-/// The other end. A worker ends when nobody has this any more.
+/// The other end. A worker ends when this is dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Handle {
     orders: Sender<Order>,
@@ -64,8 +64,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Since when somebody waits for an answer.
-    asked: Option<Instant>,
+    /// Begin of the wait for an answer.
+    requested: Option<Instant>,
     /// How long the guest was waited for before anything was sampled.
     waited: Duration,
     is_gone: bool,
@@ -78,7 +78,7 @@ pub(super) enum Woken {
     Time,
     /// It is to do this.
     Order(Order),
-    /// Nobody wants to know any more.
+    /// The last receiver is gone.
     Unwanted,
 }
 
@@ -129,21 +129,21 @@ impl Inbox {
     /// How long the guest has been waited for, before sampling and since the order came that waits.
     pub(super) fn waited(&self) -> Duration {
         let state = self.shared.state();
-        state.asked.map_or(Duration::ZERO, |asked| state.waited + asked.elapsed())
+        state.requested.map_or(Duration::ZERO, |requested| state.waited + requested.elapsed())
     }
 
-    /// Nobody waits any more.
+    /// No waiter is left.
     pub(super) fn answered(&self) {
-        self.shared.state().asked = None;
+        self.shared.state().requested = None;
     }
 }
 
 impl Handle {
-    /// The worker's own end only goes with its thread: then nobody answers.
+    /// The worker's own end only goes with its thread: then there is no answer.
     pub(super) fn order(&self, order: Order) {
         if let Order::Tell { log, .. } = &order {
             let mut state = self.shared.state();
-            state.asked.get_or_insert(Instant::now());
+            state.requested.get_or_insert(Instant::now());
             if *log == Log::GoesOn {
                 // Each window of a session that goes on has a limit of its own.
                 state.waited = Duration::ZERO;

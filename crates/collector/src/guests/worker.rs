@@ -12,7 +12,7 @@ use model::{Budget, BuildId, HostNs};
 use symbols::{GuestChild, Store};
 
 use super::inbox::{Inbox, Order, SymbolOrder, Woken};
-use super::{Answer, Answered, Asker, Log, Told, channel, via};
+use super::{Answer, Answered, Asker, GuestReport, Log, channel, via};
 use crate::GuestError;
 use crate::lock::PortLock;
 
@@ -36,10 +36,10 @@ const BEGIN_LIMIT: Duration = Duration::from_secs(10);
 /// Even if all its time was waited for before: a guest may have come up meanwhile.
 const LAST_TRY_AT_LEAST: Duration = Duration::from_secs(1);
 
-/// Whoever waits for a late answer looks so often for orders.
+/// Interval at which a wait for a late answer looks for orders.
 const LATE_SLICE: Duration = Duration::from_secs(1);
 
-/// Whoever waits for nothing but orders.
+/// No time limit: wait for the next order.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 
 /// One guest's worker.
@@ -51,7 +51,7 @@ pub(super) struct Worker {
     store: Option<Store>,
     inbox: Inbox,
     child: GuestChild,
-    told: Told,
+    reported: GuestReport,
     /// Keeps the way to it ours, where there is one only.
     port: Option<PortLock>,
     session: Option<Session>,
@@ -59,7 +59,7 @@ pub(super) struct Worker {
     sessions: u32,
     /// To the next question, or try.
     pause: Duration,
-    /// Why it could not be asked the last time.
+    /// Why the last query failed.
     error: Option<Arc<GuestError>>,
     /// A window's order that is being carried out, until it is answered, and when it was seen.
     current: Option<(Order, Instant)>,
@@ -84,7 +84,7 @@ impl Worker {
             store,
             inbox,
             child,
-            told: Told::within(room),
+            reported: GuestReport::within(room),
             port: None,
             session: None,
             sessions: 0,
@@ -183,7 +183,7 @@ impl Worker {
 
     fn try_again(&mut self, channel: &Channel) -> Duration {
         let limit = self.limits.time.min(BEGIN_LIMIT);
-        let asked = Instant::now();
+        let requested = Instant::now();
         match self.begin(channel, limit, Pace::Low) {
             Ok(()) => PACE,
             Err(error) => {
@@ -192,7 +192,7 @@ impl Worker {
                 self.lose(error);
                 match is_nonsense {
                     true => RETRY_NONSENSE,
-                    false if asked.elapsed() < limit => RETRY,
+                    false if requested.elapsed() < limit => RETRY,
                     false => (self.pause * 2).clamp(RETRY, RETRY_AT_MOST),
                 }
             }
@@ -208,9 +208,9 @@ impl Worker {
             session.start_log(pace, LATE_SLICE, &mut is_patient)?;
         let map = session.changes(LATE_SLICE, &mut is_patient)?;
         drop(is_patient);
-        self.told.begin(map, session.clock())?;
-        self.told.log_began.get_or_insert(session.clock().to_host(guest_ns));
-        self.told.log_problem = self.told.log_problem.take().or(problem);
+        self.reported.begin(map, session.clock())?;
+        self.reported.log_began.get_or_insert(session.clock().to_host(guest_ns));
+        self.reported.log_problem = self.reported.log_problem.take().or(problem);
         self.keep(session);
         Ok(())
     }
@@ -228,7 +228,7 @@ impl Worker {
     }
 
     fn lose(&mut self, error: GuestError) {
-        self.told.lose(error.to_string());
+        self.reported.lose(error.to_string());
         self.error = Some(Arc::new(error));
         self.session = None;
     }
@@ -244,9 +244,9 @@ impl Worker {
     fn ask_news(&mut self, mut session: Session) -> Result<bool, SessionError> {
         let map = session.changes_while_sampled(LATE_SLICE, &mut self.patience())?;
         let is_news = has_news(&map);
-        self.told.add(map, session.clock());
+        self.reported.add(map, session.clock());
         let is_stored = is_stored(self.store.as_ref());
-        let boot = self.told.boots.last_mut();
+        let boot = self.reported.boots.last_mut();
         if let Some(module) =
             boot.and_then(|boot| boot.next_module_in_time(Instant::now(), is_stored))
         {
@@ -259,11 +259,11 @@ impl Worker {
     /// Asks for what a window's end needs.
     fn bring_up_to_date(&mut self, channel: &Channel, log: Log) {
         if let Some(session) = self.session.take() {
-            let asked = match log {
+            let requested = match log {
                 Log::GoesOn => self.ask_at_window_end(session, channel),
                 Log::Ends => self.ask_the_rest(session),
             };
-            asked.unwrap_or_else(|error| self.lose(error.into()));
+            requested.unwrap_or_else(|error| self.lose(error.into()));
         }
         let is_late = self.error.as_ref().is_some_and(|error| error.is_late());
         // One that was too late is still at work.
@@ -278,9 +278,9 @@ impl Worker {
         channel: &Channel,
     ) -> Result<(), SessionError> {
         let map = session.window_end(LATE_SLICE, &mut self.patience())?;
-        self.told.add(map, session.clock());
+        self.reported.add(map, session.clock());
         self.session = Some(session);
-        if self.told.boots.last().is_some_and(|boot| boot.map.is_crowded()) {
+        if self.reported.boots.last().is_some_and(|boot| boot.map.is_crowded()) {
             // A port has one user at a time.
             self.session = None;
             let limit = self.limits.time.min(BEGIN_LIMIT);
@@ -291,12 +291,12 @@ impl Worker {
 
     fn ask_the_rest(&mut self, mut session: Session) -> Result<(), SessionError> {
         let map = session.snapshot()?;
-        self.told.add(map, session.clock());
+        self.reported.add(map, session.clock());
         self.session = Some(session);
         Ok(())
     }
 
-    /// After the end: a guest that could not be reached may be by now. If not, what it told before counts.
+    /// After the end: a guest that could not be reached may be by now. If not, its last report counts.
     fn last_try(&mut self, channel: &Channel) -> Result<(), GuestError> {
         // One limit for what is waited for before and after sampling.
         let left = self.limits.time.saturating_sub(self.inbox.waited()).max(LAST_TRY_AT_LEAST);
@@ -307,7 +307,7 @@ impl Worker {
         let mut session = Session::open_within(channel, &self.limits, left, left, never, child)?;
         let left = deadline.saturating_duration_since(Instant::now());
         let map = session.snapshot_within(left)?;
-        self.told.begin(map, session.clock())?;
+        self.reported.begin(map, session.clock())?;
         self.keep(session);
         Ok(())
     }
@@ -318,25 +318,25 @@ impl Worker {
         log: Log,
         asker: impl FnOnce(u32, std::collections::BTreeMap<u32, u32>) -> Asker,
     ) -> Answered {
-        let Some(last) = self.told.boots.last() else {
+        let Some(last) = self.reported.boots.last() else {
             let error = self.error.clone();
             return Err(error.unwrap_or_else(|| Arc::new(GuestError::NoAnswer)));
         };
         let numbers = last.map.numbers_in_session();
-        let told = match log {
-            Log::GoesOn => self.told.for_window(start),
-            Log::Ends => self.told.take(),
+        let reported = match log {
+            Log::GoesOn => self.reported.for_window(start),
+            Log::Ends => self.reported.take(),
         };
         let via = channel(&self.process).map_or("", |channel| via(&channel));
         let asker = self.session.is_some().then(|| asker(self.sessions, numbers));
-        Ok(Answer { told, via, asker, child: self.child.clone() })
+        Ok(Answer { reported, via, asker, child: self.child.clone() })
     }
 
     fn send_symbols(&mut self, order: SymbolOrder) {
         // Another session has other numbers.
         let session = self.session.as_mut().filter(|_| order.session == self.sessions);
         if let Some(session) = session {
-            let with_id = self.told.boots.last().map(|boot| boot.map.with_build_id());
+            let with_id = self.reported.boots.last().map(|boot| boot.map.with_build_id());
             let has_id = |module| with_id.as_ref().is_some_and(|known| known.contains(&module));
             session.symbols(&order.modules, &has_id, &mut |symbols| {
                 // The receiver may be gone.
@@ -346,9 +346,9 @@ impl Worker {
     }
 
     /// Whether to wait on for a guest that is late: it may be busy, and giving it up would end its log. While it is sampled it
-    /// is waited for; who wants to know meanwhile gets what it told before.
+    /// is waited for; callers meanwhile get its last report.
     fn patience(&mut self) -> impl FnMut() -> bool {
-        let asked = Instant::now();
+        let requested = Instant::now();
         let mut was_late = false;
         move || {
             if self.held.is_none() {
@@ -375,7 +375,7 @@ impl Worker {
                     self.held = Some(last);
                     return false;
                 }
-                // Whoever wanted symbols goes without.
+                // The caller goes without symbols.
                 Some((Order::Symbols(_) | Order::Wake, _)) | None => {}
             }
             !self.inbox.is_gone()
@@ -410,13 +410,13 @@ impl Worker {
     /// What counts for a window whose end the guest has not told yet.
     fn answer_without(&mut self, start: HostNs, waited: Duration) -> Answered {
         let late = SessionError::Late { question: "its map", waited };
-        if self.told.boots.is_empty() {
+        if self.reported.boots.is_empty() {
             return Err(Arc::new(late.into()));
         }
-        let mut told = self.told.for_window(start);
-        told.lose(late.to_string());
+        let mut reported = self.reported.for_window(start);
+        reported.lose(late.to_string());
         let via = channel(&self.process).map_or("", |channel| via(&channel));
-        Ok(Answer { told, via, asker: None, child: self.child.clone() })
+        Ok(Answer { reported, via, asker: None, child: self.child.clone() })
     }
 
     /// The symbols of one file after the other, for a while.
@@ -425,7 +425,8 @@ impl Worker {
         let Some(mut session) = self.session.take() else { return Ok(()) };
         while began.elapsed() < EARLY_SYMBOLS && !self.inbox.is_gone() {
             let is_stored = is_stored(self.store.as_ref());
-            let next = self.told.boots.last_mut().and_then(|boot| boot.map.next_module(is_stored));
+            let next =
+                self.reported.boots.last_mut().and_then(|boot| boot.map.next_module(is_stored));
             let Some(module) = next else { break };
             self.keep_symbols(module, Pace::Prompt, &mut session)?;
         }
@@ -441,8 +442,8 @@ impl Worker {
     ) -> Result<(), SessionError> {
         let symbols = session.early_symbols(module, pace, LATE_SLICE, &mut self.patience());
         match symbols {
-            Ok(symbols) => self.told.keep(symbols),
-            // It may be asked for the others.
+            Ok(symbols) => self.reported.keep(symbols),
+            // The others may still be queried.
             Err(SessionError::Refused(_)) => {}
             Err(error) => return Err(error),
         }
@@ -450,7 +451,7 @@ impl Worker {
     }
 }
 
-/// Whether nobody needs to ask for a file's symbols.
+/// Whether a file's symbols are known already.
 fn is_stored(store: Option<&Store>) -> impl Fn(&GuestModule) -> bool + '_ {
     move |module| {
         let build_id = BuildId::new(&module.build_id);

@@ -40,7 +40,7 @@ fn recordings_follow_one_another_without_a_lost_sample() {
         let window = recorder.take_settled().unwrap();
         let left = folder.path().join((n - 1).to_string());
         let left = recording::Recording::open(&left).unwrap();
-        assert_eq!(left.header.end, window.header().end, "also if nobody finishes it");
+        assert_eq!(left.header.end, window.header().end, "also if it is never finished");
         unfinished.push(window);
         assert!(recorder.take_settled().is_none());
     }

@@ -94,7 +94,7 @@ impl DrawnKernel {
         self.with(|drawn| drawn.vcpus.push(vcpu));
     }
 
-    /// A sample hit a vCPU that nobody knows.
+    /// A sample hit an unknown vCPU.
     fn unknown(&self) {
         self.with(|drawn| drawn.counters.entry(0).or_default().unknown_vcpus += 1);
     }
@@ -221,7 +221,7 @@ impl Host {
             off_cpu_source: OffCpuSource::Samples,
             exits: Exits::Counted,
             process_events: ProcessEvents::Ignored,
-            guests: GuestQuestions::Asked {
+            guests: GuestQuestions::On {
                 limits: guest::Limits::default(),
                 with_map: vec![],
                 wait: Duration::ZERO,
@@ -386,7 +386,7 @@ fn a_look_that_fails_is_counted_and_repeated() {
 }
 
 #[test]
-fn a_guest_that_can_not_be_asked_is_its_own_note() {
+fn a_guest_that_can_not_be_queried_is_its_own_note() {
     let kernel = DrawnKernel::new();
     kernel.vcpu(0);
     let host = Host::sampling(kernel);
@@ -433,7 +433,7 @@ fn a_full_disk_ends_it_and_loses_nothing_that_was_stored() {
     assert!(0 < stored);
     host.kernel.tick();
     assert!(matches!(host.session.poll(&mut FullDisk), Err(CollectError::Recording(_))));
-    // What the disk did not take is still there, for whoever has another.
+    // What the disk did not take is still there, for another disk.
     host.session.poll(&mut sink).unwrap();
     let times = times(&sink, 0);
     assert!(stored < times.len());

@@ -72,7 +72,7 @@ impl Session {
         }
         for (vm, process) in in_turns(changes.vms, |(_, process)| process.user) {
             let name = self.vms.vms[vm.index()].name.clone();
-            if let GuestQuestions::Asked { limits, with_map, .. } = &self.plan.guests
+            if let GuestQuestions::On { limits, with_map, .. } = &self.plan.guests
                 && !with_map.contains(&name)
             {
                 self.guests.ask(vm, &process, limits, &self.plan.roots.locks);

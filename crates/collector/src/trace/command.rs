@@ -70,7 +70,7 @@ struct Gate {
 
 impl Gate {
     fn pass(&mut self) -> io::Result<()> {
-        // SAFETY: this process' own copy, which nobody uses.
+        // SAFETY: this process' own copy, which has no other user.
         unsafe { rustix::io::close(self.go) };
         let task = rustix::process::getpid().as_raw_nonzero().get();
         self.report.write_all(&task.to_ne_bytes())?;

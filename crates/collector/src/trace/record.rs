@@ -15,7 +15,7 @@ use tracer::SLOT_BYTES;
 use super::checkpoints::Checkpoints;
 use super::command::HeldCommand;
 use super::disk_space::disk_space;
-use super::guest::{AskedGuest, GuestPlan, all_vms, find_vm, vcpu_threads};
+use super::guest::{GuestPlan, PreparedGuest, all_vms, find_vm, vcpu_threads};
 use super::host::Host;
 use super::machine::TracedMachine;
 use super::plan::{Scope, TracePlan, Traced};
@@ -152,16 +152,16 @@ fn begin_guests<'a>(plan: &TracePlan, vms: &Vms<'a>) -> Result<Vec<Box<dyn Sourc
             path: plan.guest_path,
             command: plan.command.clone(),
         };
-        let asked = AskedGuest::ask(vm, process, &guest, &plan.roots);
-        asked.map(|asked| (*name, asked)).map_err(|error| failed(name, error.into()))
+        let requested = PreparedGuest::ask(vm, process, &guest, &plan.roots);
+        requested.map(|requested| (*name, requested)).map_err(|error| failed(name, error.into()))
     };
-    // It takes each its time: they are all asked before the first is waited for.
-    let asked: Vec<_> = (1..).zip(vms).map(ask).collect::<Result<_, _>>()?;
-    let begin = |(name, asked): (&str, AskedGuest)| {
-        let guest = asked.begin().map_err(|error| failed(name, error.into()))?;
+    // It takes each its time: they are all queried before the first is waited for.
+    let requested: Vec<_> = (1..).zip(vms).map(ask).collect::<Result<_, _>>()?;
+    let begin = |(name, requested): (&str, PreparedGuest)| {
+        let guest = requested.begin().map_err(|error| failed(name, error.into()))?;
         Ok(Box::new(guest) as Box<dyn Source>)
     };
-    asked.into_iter().map(begin).collect()
+    requested.into_iter().map(begin).collect()
 }
 
 struct Recorder<'a> {

@@ -54,7 +54,7 @@ impl Session {
     }
 
     /// Whenever the deadline of an answer has passed, it is put off by `limit` if `is_patient`. The answer is then still the
-    /// session's: no question is asked anew.
+    /// session's: no question is queried anew.
     pub(super) fn ask_patiently_noting<T>(
         &mut self,
         question: &Request,

@@ -12,7 +12,7 @@ use model::BuildId;
 pub struct MappedFile {
     /// Path as the process sees it, `[vdso]`, or empty for anonymous memory.
     pub path: String,
-    /// Build id, when the kernel told it.
+    /// Build id, when the kernel reported it.
     pub build_id: Option<BuildId>,
 }
 

@@ -1,6 +1,6 @@
-//! What processes did while nobody looked: the kernel's side-band records of names, executable
-//! mappings, forks and exits, collected in one ring per CPU, so that nothing runs until somebody drains them;
-//! a ring that is half full wakes whoever waits for it. Needs no PMU: the event is perf's software dummy.
+//! Processes' events between two looks: the kernel's side-band records of names, executable
+//! mappings, forks and exits, collected in one ring per CPU, so that nothing runs until they are drained;
+//! a ring that is half full wakes its reader. Needs no PMU: the event is perf's software dummy.
 
 mod parse;
 
@@ -29,7 +29,7 @@ pub enum Error {
     Map {
         /// The CPU.
         cpu: u32,
-        /// Size asked for.
+        /// Requested size.
         bytes: usize,
         /// The kernel's answer.
         source: io::Error,

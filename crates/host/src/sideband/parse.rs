@@ -21,7 +21,7 @@ const TRAILER_BYTES: usize = 16;
 /// What one record says.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Record {
-    /// Something we asked for.
+    /// A requested record.
     Event(Event),
     /// The kernel had no room for this many records.
     Lost(u64),

@@ -172,7 +172,7 @@ trace_events! { |r|
         3 SWITCH_DISK [2] => sleep(r, PrevState::Uninterruptible { io: r.data(1) != 0 }),
         4 SWITCH_STOPPED [1] => switch(r, PrevState::Stopped),
         5 SWITCH_DEAD [1] => switch(r, PrevState::Dead),
-    /// Whoever runs on this CPU (or an interrupt of it) begins to wake a task.
+    /// The task that runs on this CPU (or an interrupt of it) begins to wake a task.
     Waking "waking" [6] {
         /// Who is woken.
         task: Tid => Tid,
@@ -300,7 +300,7 @@ trace_events! { |r|
         bytes: u32 => Bytes,
     }
         26 BLOCK_COMPLETE [2] => TraceEventKind::BlockComplete { request: r.payload(0), bytes: r.whole(1)? },
-    /// A task begins to wait for a lock that somebody holds.
+    /// A task begins to wait for a held lock.
     LockBegin "lock_begin" [29 30 31 32 33 37] {
         /// Who waits.
         task: Tid => Tid,

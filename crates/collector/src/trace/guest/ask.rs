@@ -1,4 +1,4 @@
-//! Asking a guest to trace itself: what it is asked for, and its thread until the probes are attached.
+//! Asking a guest to trace itself: the request, and its thread until the probes are attached.
 
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::time::Duration;
@@ -41,9 +41,9 @@ pub(in crate::trace) struct GuestPlan {
     pub(in crate::trace) command: Vec<String>,
 }
 
-/// A guest that was asked to attach its probes.
+/// A guest that attaches its probes.
 #[derive(Debug)]
-pub(in crate::trace) struct AskedGuest {
+pub(in crate::trace) struct PreparedGuest {
     name: String,
     wanted: Wanted,
     commands: Sender<Command>,
@@ -65,11 +65,11 @@ pub(super) struct Wanted {
     pub(super) is_filtered: bool,
 }
 
-impl AskedGuest {
+impl PreparedGuest {
     /// Has a VM's guest reached and attach its probes, without waiting for it.
     ///
     /// # Errors
-    /// Why it can't be asked.
+    /// Why it can't be traced.
     pub(in crate::trace) fn ask(
         vm: &FoundVm,
         process: &VmProcess,

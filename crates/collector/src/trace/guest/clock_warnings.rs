@@ -10,7 +10,7 @@ pub(super) enum ClockWarning {
     /// It contradicts the host's.
     #[error(transparent)]
     Counter(#[from] ClockError),
-    /// Nobody knows whether before or after the guest read it.
+    /// Before or after the guest's reading: unknown.
     #[error("KVM changed its counter while it was read")]
     Changed,
     /// The guest's CPU is none of the VM's.
@@ -54,9 +54,11 @@ impl ClockWarnings {
             _ => format!("{worst} (the worst of {count})"),
         };
         let kinds: Vec<String> = self.0.values().map(kind).collect();
-        let told = kinds.join("; ");
+        let reported = kinds.join("; ");
         (!kinds.is_empty()).then(|| {
-            format!("its clock was read by the link's delay at times, not by its counter: {told}")
+            format!(
+                "its clock was read by the link's delay at times, not by its counter: {reported}"
+            )
         })
     }
 }
@@ -66,7 +68,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn warnings_are_told_by_kind() {
+    fn warnings_are_reported_by_kind() {
         let mut warnings = ClockWarnings::default();
         assert_eq!(warnings.note(), None);
         for off_ns in [7, 900, 30] {

@@ -34,7 +34,7 @@ pub(super) fn numbers(vm: &FoundVm) -> usize {
     vm.vcpus.len().max(highest)
 }
 
-/// `[n]` runs CPU n; 0: nobody yet.
+/// `[n]` runs CPU n; 0: none yet.
 pub(in crate::trace) fn vcpu_threads(vm: &FoundVm, apic_ids: &[(u32, u32)]) -> Vec<Tid> {
     let thread = |vcpu: Option<&VcpuClock>| vcpu.and_then(|vcpu| vcpu.tid).unwrap_or(Tid(0));
     vcpus_by_cpu(vm, apic_ids).into_iter().map(thread).collect()
@@ -69,7 +69,7 @@ mod test {
         check(&[], &in_order);
         check(&[(0, 0), (1, 1), (2, 2), (3, 4), (4, 5), (5, 6)], &in_order);
         check(&[(0, 0), (1, 4), (2, 1), (3, 5), (4, 2), (5, 6)], &[100, 104, 101, 105, 102, 106]);
-        // CPU 1 is offline: nobody said which it is.
+        // CPU 1 is offline: its number is unknown.
         check(&[(0, 0), (2, 2)], &[100, 0, 102, 101, 104, 105, 106]);
         // Lies: a vCPU is one CPU, a CPU one vCPU, and no number is beyond what there can be.
         check(&[(0, 6), (1, 6), (0, 5), (u32::MAX, 4), (7, 2)], &[106, 100, 101, 102, 104, 105]);

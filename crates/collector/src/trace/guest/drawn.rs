@@ -1,4 +1,4 @@
-//! A drawn guest, for tests and fuzzing: its memory is a piece of a process's, its `vmscope-guest` whoever calls.
+//! A drawn guest, for tests and fuzzing: its memory is a piece of a process's, its `vmscope-guest` the caller.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
@@ -31,7 +31,7 @@ pub(super) const AHEAD_NS: u64 = 1_000_000;
 pub struct DrawnGuest {
     guest: Guest,
     tell: SyncSender<Message>,
-    /// Nobody does what is asked.
+    /// No request has an effect.
     _commands: Receiver<Command>,
 }
 
@@ -62,7 +62,7 @@ impl DrawnGuest {
         events
     }
 
-    /// The guest was asked for its clock, and says this; its memory is where it was.
+    /// The guest was queried for its clock, and says this; its memory is where it was.
     pub fn look(
         &self,
         (process, address): (Pid, u64),
@@ -78,7 +78,7 @@ impl DrawnGuest {
         self.say(Message::Slots(slots));
     }
 
-    /// The guest has detached its probes. Its row, tasks and stacks are asked for as at the end of a trace.
+    /// The guest has detached its probes. Its row, tasks and stacks are fetched as at the end of a trace.
     pub fn stop(&mut self, stopped: TraceStopped, sample: ClockSample) {
         // What was said before is heard first, so that there is room.
         self.drain(0);
@@ -133,12 +133,12 @@ pub(super) fn vm(process: Pid, address: u64) -> FoundVm {
     FoundVm { pid: process, kvm: 1, slots: vec![slot], more_slots: false, vcpus }
 }
 
-/// It was asked 100 ns before it began, and had answered 100 ns later.
+/// It was queried 100 ns before it began, and had answered 100 ns later.
 pub(super) fn begun(started: TraceStarted, vm: FoundVm) -> Begun {
     let began = BASE_NS + AHEAD_NS;
-    let asked = HostNs(began - 100)..HostNs(began + 100);
+    let requested = HostNs(began - 100)..HostNs(began + 100);
     let process = ProcessMemory::open(Path::new("/proc"), vm.pid);
-    Begun { asked, started, vm, process, clocks: clocks(BASE_NS) }
+    Begun { requested, started, vm, process, clocks: clocks(BASE_NS) }
 }
 
 pub(super) fn clocks(guest_ns: u64) -> Clocks {

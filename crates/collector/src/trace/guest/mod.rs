@@ -30,7 +30,7 @@ use sandbox::Sandbox;
 use tracer::outside::GuestClock;
 use tracer::{Executions, SLOT_BYTES};
 
-pub(super) use ask::{AskedGuest, GuestPlan};
+pub(super) use ask::{GuestPlan, PreparedGuest};
 pub(super) use cpus::vcpu_threads;
 pub use find::{VmError, vm_process};
 pub(crate) use find::{all_vms, find_vm};
@@ -54,8 +54,8 @@ const LEAST_SLOTS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Guest {
     row: Machine,
-    /// From before it was asked to begin until after its answer.
-    asked: Range<HostNs>,
+    /// From before the order to begin until after its answer.
+    requested: Range<HostNs>,
     started: TraceStarted,
     stopped: Option<TraceStopped>,
     rings: Rings,
@@ -92,7 +92,7 @@ struct Queue {
 struct Worker {
     commands: Sender<Command>,
     messages: Receiver<Message>,
-    /// Nobody asks the guest any more.
+    /// No query to the guest follows.
     left: bool,
 }
 
@@ -106,7 +106,7 @@ impl Guest {
     fn new(
         name: String,
         wanted: &Wanted,
-        Begun { asked, mut started, vm, process, clocks }: Begun,
+        Begun { requested, mut started, vm, process, clocks }: Begun,
         (commands, messages): (Sender<Command>, Receiver<Message>),
         child: Sandbox<RingReader>,
     ) -> Result<Self, GuestError> {
@@ -152,7 +152,7 @@ impl Guest {
             command: CommandSeen::default(),
             executions: wanted.is_filtered.then(Executions::default),
             failed: None,
-            asked,
+            requested,
             started,
             stopped: None,
         })
@@ -306,7 +306,7 @@ impl Guest {
             waiting.shrink_to(waiting.capacity() / 2);
         }
         let begin = self.begin();
-        let read_ns = self.while_asked(self.started.after_ns);
+        let read_ns = self.while_preparing(self.started.after_ns);
         for event in &events[first..] {
             if begin <= event.time && event.time < read_ns {
                 self.startup_tasks.add(event);
@@ -321,12 +321,12 @@ impl Guest {
     }
 
     fn begin(&self) -> HostNs {
-        self.while_asked(self.started.begin_ns)
+        self.while_preparing(self.started.begin_ns)
     }
 
-    /// What the guest says to have been while it was asked to begin.
-    fn while_asked(&self, guest_ns: u64) -> HostNs {
-        self.clock.guest.host(guest_ns).clamp(self.asked.start, self.asked.end)
+    /// The guest's clock during the order to begin.
+    fn while_preparing(&self, guest_ns: u64) -> HostNs {
+        self.clock.guest.host(guest_ns).clamp(self.requested.start, self.requested.end)
     }
 }
 
@@ -364,7 +364,7 @@ impl Source for Guest {
     }
 
     fn ask_to_stop(&mut self) {
-        // Nobody hears it where the guest is gone.
+        // No receiver is left where the guest is gone.
         let _ = self.worker.commands.send(Command::Stop);
     }
 

@@ -4,7 +4,7 @@
 //!   recorder                                     child
 //!    | -- Take: what came in on ring 3? ----------> |  reads the VM's memory
 //!    | <------------------------------ its slots -- |
-//!    | -- Free: these may be written again -------> |  (nobody waits for the answer)
+//!    | -- Free: these may be written again -------> |  (no wait for the answer)
 //!    | -- Take: ring 4? --------------------------> |  waits for a page that never comes
 //!    |  a moment later: looks at other machines' rings, and for the answer at the next look
 //!    |  `MAX_TIME` later: the guest's trace ends, and the child is left to its fate
@@ -46,7 +46,7 @@ pub(super) struct ReadRings {
     job: Option<Job>,
     /// The child was waited for already while it was at that.
     is_slow: bool,
-    /// The child or the memory has failed: neither is asked again.
+    /// The child or the memory has failed: neither is used again.
     is_broken: bool,
     /// By ring, as last read: losses by kind.
     lost: Vec<[u64; KINDS]>,

@@ -52,7 +52,7 @@ impl Rings {
         check_rings(rings, vm)?;
         let (memory, path) = match outside(wanted, vm, process, started, child) {
             Ok(memory) => (Memory::Outside(Box::new(memory)), Ok(())),
-            // Whoever runs a VM chooses its channel: it may be another VM's.
+            // The user that runs a VM chooses its channel: it may be another VM's.
             Err(Some(reason)) if started.command.is_some() => {
                 return Err(GuestError::CommandRefused(Box::new(reason)));
             }
@@ -71,8 +71,8 @@ impl Rings {
     }
 
     /// Appends what has come in on a ring, at the guest's times: at most so many slots. Says how full it was, from 0 to 1;
-    /// 1 where more was left. Memory that is slow holds nobody up, unless `is_last`: what it has comes with a later look, be
-    /// that at another ring.
+    /// 1 where more was left. Memory that is slow holds nothing up, unless `is_last`: what it has comes with a later
+    /// look, be that at another ring.
     pub(super) fn drain(
         &mut self,
         ring: usize,
@@ -106,7 +106,7 @@ impl Rings {
     /// Takes slots that the guest sent.
     pub(super) fn put(&mut self, slots: Vec<TraceSlots>) -> Result<(), GuestError> {
         let Memory::Sent(memory) = &mut self.memory else {
-            return Err(GuestError::NotAsked);
+            return Err(GuestError::Unrequested);
         };
         for TraceSlots { ring, bytes } in slots {
             memory.put(ring as usize, &bytes)?;
@@ -128,7 +128,7 @@ impl Rings {
         self.read_lost(events)
     }
 
-    /// Reads how much was lost so far. What was asked for before comes first, to `events`.
+    /// Reads how much was lost so far. Earlier requests come first, to `events`.
     pub(super) fn read_lost(&mut self, events: &mut [Vec<TraceEvent>]) -> Result<(), GuestError> {
         let Self { memory, consumers, base_ns, .. } = self;
         let lost: Vec<[u64; KINDS]> = match memory {

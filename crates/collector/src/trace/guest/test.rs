@@ -160,7 +160,7 @@ fn the_command_s_end_is_seen_in_the_ring() {
     assert!(guest.command_ended());
 }
 
-/// Its trace ends with a reason, and what came before is kept; with names, when somebody still asks it.
+/// Its trace ends with a reason, and what came before is kept; with names, if it can still be queried.
 fn check_end(harm: impl FnOnce(&mut DrawnGuest), expected: &str) {
     let (mut drawn, mut guest) = DrawnGuest::new();
     drawn.write(0, RUNNABLE, 100, 5 << 32 | 6);
@@ -173,11 +173,11 @@ fn check_end(harm: impl FnOnce(&mut DrawnGuest), expected: &str) {
     assert!(row.ended_early.as_ref().is_some_and(|text| text.contains(expected)), "{row:?}");
     assert_eq!(events.len(), 1, "{expected}");
     assert!(guest.command_ended());
-    let is_asked = !guest.worker.left;
+    let is_requested = !guest.worker.left;
     drawn.stop();
     assert!(HostNs(0) < row.end && row.end <= probes::now());
     assert_eq!(guest.stop(), row.end);
-    assert_eq!(guest.tables().stacks.len(), usize::from(is_asked));
+    assert_eq!(guest.tables().stacks.len(), usize::from(is_requested));
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_bad_guest_ends_its_own_trace_with_a_reason() {
     check_end(|drawn| drawn.look(BASE_NS), "its clock ran backwards");
     check_end(
         |drawn| drawn.tell.send(Message::Slots(vec![Default::default()])).unwrap(),
-        "nobody asked for",
+        "without a request",
     );
 }
 
@@ -296,7 +296,7 @@ fn losses_before_its_begin_are_none() {
 }
 
 #[test]
-fn a_trace_begins_while_the_guest_is_asked_whatever_it_says() {
+fn a_trace_begins_while_the_guest_prepares_whatever_it_says() {
     let check = |begin_ns: u64, end_ns: u64, expected: (u64, u64)| {
         let (drawn, mut guest) = DrawnGuest::new();
         guest.started.begin_ns = begin_ns;

@@ -84,15 +84,15 @@ pub(super) enum Message {
     Slots(Vec<TraceSlots>),
     /// The probes are detached.
     Stopped(Box<TraceStopped>, Clocks),
-    /// The guest can't be asked any more.
+    /// The guest can't be queried any more.
     Failed(GuestError),
 }
 
 /// A guest's probes, just attached.
 #[derive(Debug)]
 pub(super) struct Begun {
-    /// From before the guest was asked until after its answer.
-    pub(super) asked: Range<HostNs>,
+    /// From before the guest was queried until after its answer.
+    pub(super) requested: Range<HostNs>,
     pub(super) started: TraceStarted,
     pub(super) vm: FoundVm,
     pub(super) process: Result<ProcessMemory, MemoryError>,
@@ -109,7 +109,7 @@ pub(super) struct Clocks {
 /// The worker's thread.
 pub(super) fn work(work: &Work, commands: &Receiver<Command>, messages: &SyncSender<Message>) {
     if let Err(reason) = trace(work, commands, messages) {
-        // Without a recorder nobody needs to know.
+        // Without a recorder there is no receiver.
         let _ = messages.send(Message::Failed(reason));
     }
 }
@@ -172,7 +172,7 @@ struct Asking<'a> {
     session: Session,
     finder: VmFinder,
     vm: FoundVm,
-    /// Opened before the guest was told its mark: what has the mark is the VM's.
+    /// Opened before the guest got its mark: what has the mark is the VM's.
     process: Result<ProcessMemory, MemoryError>,
     /// Of the guest's CPUs, by number.
     apic_ids: Vec<(u32, u32)>,
@@ -194,12 +194,12 @@ impl<'a> Asking<'a> {
     fn start(&mut self, options: &TraceOptions) -> Result<Begun, GuestError> {
         let before = probes::now();
         let started = self.session.trace_start(options)?;
-        let asked = before..probes::now();
+        let requested = before..probes::now();
         self.apic_ids.clone_from(&started.apic_ids);
         // The answer took long: a look is sharper.
         let (clocks, _) = self.look()?;
         let (vm, process) = (self.vm.clone(), self.process.clone());
-        Ok(Begun { asked, started, vm, process, clocks })
+        Ok(Begun { requested, started, vm, process, clocks })
     }
 
     fn drain(&mut self) -> Result<Vec<TraceSlots>, GuestError> {
@@ -235,15 +235,15 @@ impl<'a> Asking<'a> {
     /// A question between two readings of the host's clocks.
     fn look_once(&mut self) -> Result<(Clocks, Option<i32>), GuestError> {
         let before = find(&self.finder, self.work)?;
-        let asked = ClockPair::tightest(CLOCK_READINGS);
+        let requested = ClockPair::tightest(CLOCK_READINGS);
         let answered = || ClockPair::tightest(CLOCK_READINGS);
         let (seen, answered) = self.session.trace_look(answered)?;
         self.vm = find(&self.finder, self.work)?;
         let scale_of = |vm| scale_of(vm, &self.apic_ids, seen.clock.cpu);
         let scale = scale_of(&before);
-        let mut clocks = clocks(asked, seen.clock, answered, scale, self.skew_ns);
+        let mut clocks = clocks(requested, seen.clock, answered, scale, self.skew_ns);
         if scale != scale_of(&self.vm) {
-            clocks.sample.error_ns = answered.ns.saturating_sub(asked.ns);
+            clocks.sample.error_ns = answered.ns.saturating_sub(requested.ns);
             clocks.warning = Some(ClockWarning::Changed);
         }
         Ok((clocks, seen.exit_code))
@@ -263,7 +263,7 @@ fn scale_of(vm: &FoundVm, apic_ids: &[(u32, u32)], cpu: u32) -> Option<TscScale>
 
 /// By the counters; where they contradict each other, the middle of question and answer.
 fn clocks(
-    asked: ClockPair,
+    requested: ClockPair,
     clock: TraceClock,
     answered: ClockPair,
     scale: Option<TscScale>,
@@ -273,15 +273,15 @@ fn clocks(
     let pair = ClockPair { tsc, ns, width, cpu };
     let by_counter = match scale {
         Some(scale) => {
-            sample_clock(asked, pair, answered, scale, skew_ns).map_err(ClockWarning::Counter)
+            sample_clock(requested, pair, answered, scale, skew_ns).map_err(ClockWarning::Counter)
         }
         None => Err(ClockWarning::NoVcpu(cpu)),
     };
     match by_counter {
         Ok(sample) => Clocks { sample, warning: None },
         Err(warning) => {
-            let length_ns = answered.ns.saturating_sub(asked.ns);
-            let host = HostNs(asked.ns + length_ns / 2);
+            let length_ns = answered.ns.saturating_sub(requested.ns);
+            let host = HostNs(requested.ns + length_ns / 2);
             let sample = ClockSample { guest_ns: ns, host, error_ns: length_ns.div_ceil(2) };
             Clocks { sample, warning: Some(warning) }
         }
@@ -342,13 +342,13 @@ mod test {
     fn a_counter_that_makes_no_sense_leaves_the_link_s_delay() {
         let clock = TraceClock { cpu: 0, tsc: 1_002_000, ns: 77, width: 0 };
         let check = |scale, host, error_ns, warning: Option<&str>| {
-            let (asked, answered) = (pair(1000, 500, 20), pair(3000, 1500, 20));
-            let clocks = clocks(asked, clock, answered, scale, 0);
+            let (requested, answered) = (pair(1000, 500, 20), pair(3000, 1500, 20));
+            let clocks = clocks(requested, clock, answered, scale, 0);
             let sample = ClockSample { guest_ns: 77, host: HostNs(host), error_ns };
             assert_eq!(clocks.sample, sample);
             assert_eq!(clocks.warning.is_some(), warning.is_some());
-            let told = clocks.warning.map(|warning| warning.to_string()).unwrap_or_default();
-            assert!(told.contains(warning.unwrap_or_default()), "{told}");
+            let reported = clocks.warning.map(|warning| warning.to_string()).unwrap_or_default();
+            assert!(reported.contains(warning.unwrap_or_default()), "{reported}");
         };
         check(Some(TscScale::new(1_000_000, 1 << 32)), 1000, 5, None);
         check(Some(TscScale::new(0, 1 << 32)), 1000, 500, Some("off by"));

@@ -1,4 +1,4 @@
-//! What a guest has told so far, boot by boot, and when it told nothing. Pure.
+//! A guest's reports so far, boot by boot, and its silences. Pure.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use api::guest::{GuestMap, GuestModule, ModuleSymbols};
 use guest::{KnownMap, MAX_KEPT_BYTES, SessionError};
 use model::{Budget, Clock, HostNs};
 
-/// Boots of a guest that are told apart, and silences that are named: a guest may make up as many as it likes.
+/// Boots of a guest that are distinguished, and silences that are named: a guest may make up as many as it likes.
 const MAX_BOOTS: usize = 4;
 const MAX_SILENCES: usize = 20;
 
@@ -15,9 +15,9 @@ const REST_PER_WORK: u64 = 10_000;
 const SHORTEST_REST: Duration = Duration::from_secs(30);
 const LONGEST_REST: Duration = Duration::from_secs(3600);
 
-/// What a guest has told so far.
+/// A guest's reports so far.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct GuestReport {
     /// Oldest first.
     pub(crate) boots: Vec<Boot>,
     pub(crate) silences: Vec<Silence>,
@@ -38,11 +38,11 @@ pub(crate) struct Told {
 pub(crate) struct Boot {
     pub(crate) map: KnownMap,
     pub(crate) clock: Clock,
-    /// While it is sampled, symbols are not asked for before.
+    /// Earliest next query for symbols while it is sampled.
     ask_symbols_from: Instant,
 }
 
-/// A time of which a guest told nothing.
+/// A time without a report of the guest.
 #[derive(Debug, Clone)]
 pub(crate) struct Silence {
     pub(crate) from: HostNs,
@@ -63,7 +63,7 @@ impl Boot {
         Self { map: known, clock, ask_symbols_from: now + SHORTEST_REST }
     }
 
-    /// The next file whose symbols may be asked for while the guest is sampled.
+    /// The next file to query for symbols while the guest is sampled.
     pub(super) fn next_module_in_time(
         &mut self,
         now: Instant,
@@ -81,7 +81,7 @@ impl Boot {
     }
 }
 
-impl Told {
+impl GuestReport {
     /// Nothing yet; `room` is for what all guests tell.
     pub(super) fn within(room: &Budget) -> Self {
         Self {
@@ -170,7 +170,7 @@ impl Told {
         let is_silent = self.silences.last().is_some_and(|silence| silence.until.is_none());
         let (Some(boot), false) = (self.boots.last(), is_silent) else { return };
         if self.silences.len() < MAX_SILENCES {
-            let from = boot.clock.to_host(boot.map.told_ns());
+            let from = boot.clock.to_host(boot.map.reported_ns());
             self.silences.push(Silence { from, until: None, reason });
         } else if let Some(last) = self.silences.last_mut() {
             // It has spoken in between, now and then.
@@ -186,7 +186,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn symbols_are_asked_for_as_seldom_as_they_cost() {
+    fn symbols_are_requested_as_seldom_as_they_cost() {
         let module = |n: usize| GuestModule { path: format!("/{n}"), ..GuestModule::default() };
         let mapping = |module| GuestMapping { start: 1, end: 2, offset: 0, module };
         let mappings = vec![mapping(0), mapping(1)];
@@ -208,9 +208,9 @@ mod test {
 
     /// What a guest tells: `BOOT@TIME` a session's first answer, `+TIME` another one, `-` nothing any more. Then its boots,
     /// each with the time of its last answer, and its silences.
-    fn check_told(answers: &str, boots: &[(&str, u64)], silences: &[(u64, Option<u64>)]) {
+    fn check_report(answers: &str, boots: &[(&str, u64)], silences: &[(u64, Option<u64>)]) {
         let clock = Clock { host_minus_guest_ns: 1000, error_ns: 0 };
-        let mut told = Told::within(&Budget::new(1 << 20));
+        let mut reported = GuestReport::within(&Budget::new(1 << 20));
         for answer in answers.split(' ') {
             let map = |boot_id: &str, time: &str| GuestMap {
                 boot_id: boot_id.to_owned(),
@@ -220,41 +220,44 @@ mod test {
             match (answer.split_once('@'), answer.split_once('+')) {
                 (Some((boot, time)), _) => {
                     // One boot too many is a failed session like others.
-                    if let Err(error) = told.begin(map(boot, time), clock) {
-                        told.lose(error.to_string());
+                    if let Err(error) = reported.begin(map(boot, time), clock) {
+                        reported.lose(error.to_string());
                     }
                 }
-                (_, Some((boot, time))) => told.add(map(boot, time), clock),
-                _ => told.lose("no answer in time".to_owned()),
+                (_, Some((boot, time))) => reported.add(map(boot, time), clock),
+                _ => reported.lose("no answer in time".to_owned()),
             }
         }
-        let told_boots: Vec<_> =
-            told.boots.iter().map(|boot| (boot.map.boot_id(), boot.map.told_ns())).collect();
-        assert_eq!(told_boots, boots, "{answers}");
-        let told_silences: Vec<_> = told
+        let reported_boots: Vec<_> = reported
+            .boots
+            .iter()
+            .map(|boot| (boot.map.boot_id(), boot.map.reported_ns()))
+            .collect();
+        assert_eq!(reported_boots, boots, "{answers}");
+        let reported_silences: Vec<_> = reported
             .silences
             .iter()
             .map(|silence| (silence.from.0, silence.until.map(|until| until.0)))
             .collect();
-        assert_eq!(told_silences, silences, "{answers}");
+        assert_eq!(reported_silences, silences, "{answers}");
     }
 
     #[test]
-    fn what_was_told_counts_and_silences_have_times() {
-        check_told("x@1 x+5", &[("x", 5)], &[]);
-        check_told("- - x@1 x+5 - -", &[("x", 5)], &[(1005, None)]);
-        check_told("x@1 x+5 - - x@9", &[("x", 9)], &[(1005, Some(1009))]);
-        check_told("x@1 - y@3 y+5 -", &[("x", 1), ("y", 5)], &[(1001, Some(1003)), (1005, None)]);
+    fn reports_count_and_silences_have_times() {
+        check_report("x@1 x+5", &[("x", 5)], &[]);
+        check_report("- - x@1 x+5 - -", &[("x", 5)], &[(1005, None)]);
+        check_report("x@1 x+5 - - x@9", &[("x", 9)], &[(1005, Some(1009))]);
+        check_report("x@1 - y@3 y+5 -", &[("x", 1), ("y", 5)], &[(1001, Some(1003)), (1005, None)]);
         let boots = [("a", 1), ("b", 2), ("c", 3), ("d", 4)];
         let times = [(1001, Some(1002)), (1002, Some(1003)), (1003, Some(1004)), (1004, None)];
-        check_told("a@1 - b@2 - c@3 - d@4 - e@5 -", &boots, &times);
+        check_report("a@1 - b@2 - c@3 - d@4 - e@5 -", &boots, &times);
     }
 
     #[test]
     fn a_window_has_its_own_time_and_the_next_one_what_goes_on() {
         let clock = Clock { host_minus_guest_ns: 1000, error_ns: 0 };
         let later = Clock { host_minus_guest_ns: 1500, ..clock };
-        let mut told = Told::within(&Budget::new(1 << 20));
+        let mut reported = GuestReport::within(&Budget::new(1 << 20));
         let image = |id, end_ns| GuestImage { id, pid: id + 1, end_ns, ..GuestImage::default() };
         let map = |boot_id: &str, now_ns, images, cpu_ns| GuestMap {
             boot_id: boot_id.to_owned(),
@@ -264,18 +267,18 @@ mod test {
             ..GuestMap::default()
         };
         let images = vec![image(0, None), image(1, Some(5)), image(2, Some(30))];
-        told.begin(map("a", 10, images, 7), clock).unwrap();
-        told.lose("silent".to_owned());
-        let shown = |window: &Told| -> (Vec<usize>, usize, u64) {
+        reported.begin(map("a", 10, images, 7), clock).unwrap();
+        reported.lose("silent".to_owned());
+        let shown = |window: &GuestReport| -> (Vec<usize>, usize, u64) {
             let images =
                 window.boots.iter().map(|boot| boot.map.clone().into_map().0.map.images.len());
             (images.collect(), window.silences.len(), window.cpu_ns)
         };
-        assert_eq!(shown(&told.for_window(HostNs(1010))), (vec![2], 1, 7));
-        told.begin(map("b", 20, vec![image(0, None)], 3), later).unwrap();
-        told.add(map("b", 40, Vec::new(), 5), later);
+        assert_eq!(shown(&reported.for_window(HostNs(1010))), (vec![2], 1, 7));
+        reported.begin(map("b", 20, vec![image(0, None)], 3), later).unwrap();
+        reported.add(map("b", 40, Vec::new(), 5), later);
         // Both boots are in it, and the silence between them.
-        assert_eq!(shown(&told.for_window(HostNs(1020))), (vec![2, 1], 1, 5));
-        assert_eq!(shown(&told.for_window(HostNs(1600))), (vec![1], 0, 0));
+        assert_eq!(shown(&reported.for_window(HostNs(1020))), (vec![2, 1], 1, 5));
+        assert_eq!(shown(&reported.for_window(HostNs(1600))), (vec![1], 0, 0));
     }
 }
