@@ -49,7 +49,7 @@ pub(crate) struct Metrics {
     pub(crate) spool_bytes: Number,
     pub(crate) spool_windows: Number,
     /// Of those, what the server takes later, because a clock is wrong.
-    pub(crate) defer: Number,
+    pub(crate) deferred: Number,
     pub(crate) unfinished: Number,
     pub(crate) send_failures: Number,
     pub(crate) reload_failures: Number,
@@ -97,7 +97,11 @@ impl Metrics {
         let gauges = [
             ("spool_bytes", "Bytes of windows that wait to be sent.", &self.spool_bytes),
             ("spool_windows", "Windows that wait to be sent.", &self.spool_windows),
-            ("put_off_windows", "Windows that a wrong clock keeps from being sent.", &self.defer),
+            (
+                "put_off_windows",
+                "Windows that a wrong clock keeps from being sent.",
+                &self.deferred,
+            ),
             ("unfinished_windows", "Windows that wait to be finished.", &self.unfinished),
         ];
         for (name, help, n) in gauges {

@@ -144,7 +144,7 @@ struct Connection {
 struct Known {
     connection: Option<Connection>,
     /// Windows that it does not take before then.
-    defer: BTreeMap<PathBuf, Instant>,
+    deferred: BTreeMap<PathBuf, Instant>,
     /// The window that failed last. The cause may be the window, the server or the network.
     failed: Option<PathBuf>,
     /// One that failed, before another one was taken: if it fails again, it is to blame.
@@ -155,14 +155,14 @@ impl Known {
     /// The newest window that may be sent; another one than that which failed, if there is one.
     fn next<'a>(&self, contents: &'a Contents) -> Option<&'a Spooled> {
         let due = || {
-            let is_due = |window: &&Spooled| !self.defer.contains_key(&window.path);
+            let is_due = |window: &&Spooled| !self.deferred.contains_key(&window.path);
             contents.0.iter().rev().filter(is_due)
         };
         due().find(|window| Some(&window.path) != self.failed.as_ref()).or_else(|| due().next())
     }
 
     fn defer(&mut self, window: &Spooled, time: Duration) {
-        self.defer.insert(window.path.clone(), Instant::now() + time);
+        self.deferred.insert(window.path.clone(), Instant::now() + time);
     }
 }
 
@@ -212,8 +212,8 @@ impl Sender {
             self.metrics.spool_bytes.set(contents.bytes());
             self.metrics.spool_windows.set(contents.0.len() as u64);
             let now = Instant::now();
-            known.defer.retain(|path, until| now < *until && path.exists());
-            self.metrics.defer.set(known.defer.len() as u64);
+            known.deferred.retain(|path, until| now < *until && path.exists());
+            self.metrics.deferred.set(known.deferred.len() as u64);
             let Some(window) = known.next(&contents) else { return Ok(()) };
             if known.connection.is_none() {
                 known.connection = Some(self.connect(&url).map_err(|error| (error, None))?);
@@ -277,7 +277,7 @@ impl Sender {
                 self.metrics.windows_refused.add(1);
             }
             Outcome::OtherClock(requested) => {
-                if known.defer.is_empty() {
+                if known.deferred.is_empty() {
                     let name = format!("{}-{}", window.boot, window.start);
                     line(&format!("window {name} is sent again later: {}", reason(&answer)));
                 }

@@ -213,7 +213,7 @@ fn windows_of_the_future_are_sent_when_their_time_has_come() {
     let sender = sender(&server, folder.path(), 3);
     let thread = start(&sender);
     wait_until("the others are sent", || sender.metrics.windows_sent.get() == 2);
-    wait_until("one waits", || sender.metrics.put_off.get() == 1);
+    wait_until("one waits", || sender.metrics.deferred.get() == 1);
     assert_eq!(sender.metrics.send_failures.get(), 0);
     wait_until("its time comes", || {
         sender.bell.ring();
@@ -242,7 +242,7 @@ fn a_window_that_cannot_be_taken_is_put_off_when_others_are() {
     let sender = sender(&server, folder.path(), 3);
     let thread = start(&sender);
     wait_until("the others are sent", || sender.metrics.windows_sent.get() == 2);
-    wait_until("one waits", || sender.metrics.put_off.get() == 1);
+    wait_until("one waits", || sender.metrics.deferred.get() == 1);
     assert_eq!(sender.metrics.send_failures.get(), 1);
     let requested: Vec<_> = server.requested.try_iter().map(|requested| requested.line).collect();
     let starts = [2, 1, 2, 0].map(|start| format!("{start:020} "));

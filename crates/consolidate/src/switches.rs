@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lab::{Groups, HostSwitches, Whose};
+use lab::{Groups, HostSwitches, Scope};
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -69,9 +69,9 @@ impl Switches {
         let whose = wanted.of.unwrap_or_default();
         for (number, vm) in vms.iter().enumerate() {
             let is_meant = match whose {
-                Whose::All => true,
-                Whose::Loaded => vm.is_loaded,
-                Whose::Idle => !vm.is_loaded,
+                Scope::All => true,
+                Scope::Loaded => vm.is_loaded,
+                Scope::Idle => !vm.is_loaded,
             };
             let own = if is_meant { wanted.clone() } else { HostSwitches::default() };
             let group = self.join(vm, wanted.groups.unwrap_or_default())?;
@@ -247,7 +247,7 @@ mod test {
         check(&nothing, true, "vm1", "100", "0", "200000");
         let weight = HostSwitches { cpu_weight: Some(3), halt_poll_ns: Some(0), ..nothing.clone() };
         check(&weight, true, "vm1", "3", "0", "0");
-        let of_idle = HostSwitches { of: Some(Whose::Idle), ..weight };
+        let of_idle = HostSwitches { of: Some(Scope::Idle), ..weight };
         check(&of_idle, true, "vm1", "100", "0", "0");
         check(&of_idle, false, "vm1", "3", "0", "0");
         let idle = HostSwitches { cpu_idle: Some(true), batch: Some(true), ..nothing.clone() };

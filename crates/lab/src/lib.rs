@@ -32,6 +32,6 @@ pub use plan::{
     Application, Arrivals, Attached, Choose, HostPlan, Ladder, LoadPlan, MAX_PLAN_BYTES, MAX_VMS,
     Plan, PlanError, Rungs, ServiceLevel, Targets, VmPlan,
 };
-pub use remedy::{AS_IT_IS, Groups, GuestSettings, HostSwitches, Remedy, Treatment, Whose};
+pub use remedy::{AS_IT_IS, Groups, GuestSettings, HostSwitches, Remedy, Scope, Treatment};
 pub use run::{Class, Cpu, CpuUse, Exit, Host, Load, MAX_RUN_BYTES, PartTime, Run, RunKey, Vms};
 pub use turnaround::Turnarounds;

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use analysis::steal::{Balance, ThiefNames, TimelineInput, Window};
+use analysis::steal::{ThiefNames, TimeBreakdown, TimelineInput, Window};
 use model::{HostNs, VmId};
 
 use crate::{CaptureNs, Outcome, Part, Request};
@@ -30,7 +30,7 @@ pub struct TimeAxis<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Spent {
     /// What the VM did, as far as the recording tells.
-    pub balance: Balance,
+    pub balance: TimeBreakdown,
     /// Before the recording, or after it.
     pub outside_ns: u64,
     /// The VM that worked is not known.
@@ -103,7 +103,7 @@ impl TimeAxis<'_> {
             return Spent { no_vm_ns: length, ..Spent::default() };
         };
         let window = Window { from: self.recorded(time.begin), to: self.recorded(time.end) };
-        let balance = Balance::of_vm(&self.evidence, self.names, vm, window);
+        let balance = TimeBreakdown::of_vm(&self.evidence, self.names, vm, window);
         let outside_ns = length - window.to.since(window.from);
         let spent = Spent { balance, outside_ns, no_vm_ns: 0 };
         assert_eq!(spent.total_ns(), length, "a VM's time adds up");

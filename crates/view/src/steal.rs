@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use analysis::Nodes;
 use analysis::steal::{
-    ACCOUNTS, TimeBreakdown, Victims, Whose, account_name, balances, hundredths, victims,
+    ACCOUNTS, AttributionLevel, TimeBreakdown, Victims, account_name, balances, hundredths, victims,
 };
 use analysis::vcpu_timeline::Account;
 use model::{VcpuId, VmId};
@@ -113,8 +113,8 @@ impl VmTime {
             vcpus.push((number, vcpu, balance));
         }
         let whose = match by {
-            Some(StealBy::Process) => Some(Whose::Process),
-            Some(StealBy::Function) => Some(Whose::Function),
+            Some(StealBy::Process) => Some(AttributionLevel::Process),
+            Some(StealBy::Function) => Some(AttributionLevel::Function),
             Some(StealBy::Thief | StealBy::Reason) | None => None,
         };
         let evidence = &source.evidence;

@@ -56,7 +56,7 @@ fn seed() -> Run {
     run.window_ns = 11;
     run.cpus.push(::lab::Cpu {
         cpu: 0,
-        times: [(::lab::Use::IdleGuest, 10), (::lab::Use::Idle, 1)].into(),
+        times: [(::lab::CpuUse::IdleGuest, 10), (::lab::CpuUse::Idle, 1)].into(),
     });
     run.notes.push("a note".to_owned());
     run

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use analysis::ProcessFilter;
-use analysis::steal::{Target, Whose, Window, correction, victims};
+use analysis::steal::{AttributionLevel, Target, Window, correction, victims};
 use anyhow::Context;
 use view::{CorrectQuery, Report, TakenExceedsRun, VcpuTime, clean, seconds};
 
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn report(time: &VcpuTime<'_>, query: &CorrectQuery<'_>) -> anyhow::Result<Report> {
     let (vm, window, evidence) = (query.vm, query.window, &time.evidence);
     if query.measured_ns.is_none() && query.process.is_none() && query.function.is_none() {
-        let mut victims = victims(evidence, vm, Whose::Process, window);
+        let mut victims = victims(evidence, vm, AttributionLevel::Process, window);
         victims.rows.sort_by_key(|(_, time)| std::cmp::Reverse(time.apparent_ns()));
         return Ok(view::correct_all(time, query, &victims));
     }
