@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::own;
+use crate::self_priority;
 
 /// A number that only its owner changes and everybody reads.
 #[derive(Debug, Default)]

@@ -26,12 +26,12 @@ use crate::budget::{Budget, Change};
 use crate::config::{Config, Windows};
 use crate::log::{chain, line};
 use crate::metrics::Metrics;
-use crate::own;
 use crate::queue::Queue;
+use crate::self_priority;
 use crate::sender::{Notifier, Sender};
 use crate::spool::Spool;
 use crate::state::{State, StateError};
-use crate::window_writer::{self, Finisher};
+use crate::window_writer::{self, WindowWriter};
 
 /// What the spool gives when the disk is full and the need is unknown.
 const FULL_DISK_BYTES: u64 = 32 << 20;
@@ -169,7 +169,7 @@ fn start_threads(state: &State, shared: &Shared) -> Result<(Threads, Spool), Run
     let boot = host::machine::boot_id(&Roots::default().proc);
     let boots = boot.map_or(Vec::new(), |boot| state.boots(boot));
     let spool = Spool::open(state.spool(), &boots)?;
-    let mut window_writer = Finisher {
+    let mut window_writer = WindowWriter {
         naming: Naming::new(Roots::default().proc, Vec::new(), symbols::Store::default_path()),
         spool: spool.clone(),
         spool_bytes: Arc::clone(&shared.spool_bytes),

@@ -10,8 +10,8 @@ use recording::Recording;
 
 use crate::log::{chain, line};
 use crate::metrics::Metrics;
-use crate::own;
 use crate::queue::Queue;
+use crate::self_priority;
 use crate::sender::Notifier;
 use crate::spool::{self, Spool};
 use crate::state::StateError;
@@ -23,7 +23,7 @@ const RESERVE: u64 = 3;
 
 /// What it needs.
 #[derive(Debug)]
-pub(crate) struct Finisher {
+pub(crate) struct WindowWriter {
     pub(crate) naming: Naming,
     pub(crate) spool: Spool,
     /// The configured bound, which may change.
@@ -60,7 +60,7 @@ impl FinishError {
     }
 }
 
-impl Finisher {
+impl WindowWriter {
     /// Finishes windows until there won't be another one; before that what a killed agent left. A window for which a
     /// sender waits, the next one or the agent's end, is finished like any work: see `own::restore_priority`.
     pub(crate) fn run(&mut self, queue: &Queue<Unfinished>) {
@@ -256,7 +256,7 @@ mod test {
         std::fs::write(spooled.join(format!("{BOOT}-00000000000000001000.window.tmp")), "")
             .unwrap();
         fill(&others);
-        let mut window_writer = Finisher {
+        let mut window_writer = WindowWriter {
             naming: Naming::new("/proc".into(), Vec::new(), disk.join("symbols")),
             spool: Spool::open(spooled.clone(), &[BOOT.to_owned()]).unwrap(),
             spool_bytes: Arc::new(AtomicU64::new(u64::MAX)),
@@ -264,7 +264,7 @@ mod test {
             bell: Arc::default(),
             left: left_in(&windows).unwrap(),
         };
-        let counts = |window_writer: &Finisher| {
+        let counts = |window_writer: &WindowWriter| {
             let Metrics { windows_recovered, windows_lost, dropped_spooled, .. } =
                 &*window_writer.metrics;
             [windows_recovered, windows_lost, dropped_spooled].map(|number| number.get())
