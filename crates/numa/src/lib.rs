@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  /sys, /proc, KVM --> read --> layout::Topology, VMs --+
-//!  perf, resctrl, DAMON -> count -> samples -------------+--> layout::Load --> plan --> carry_out --> numa_maps says so
+//!  perf, resctrl, DAMON -> count -> samples -------------+--> layout::Load --> plan --> apply_plan --> numa_maps says so
 //! ```
 //!
 //! Design constraints: reading and counting change nothing, and DAMON's settings are restored. What VMMs say about

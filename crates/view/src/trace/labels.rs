@@ -5,7 +5,7 @@ use trace_analysis::critical_path::PathActivity;
 use trace_analysis::group::Key;
 use trace_analysis::kernel::{Class, interrupt_name, syscall_label};
 use trace_analysis::timeline::{Task, Work};
-use trace_analysis::waits::TimelineInput;
+use trace_analysis::waits::Evidence;
 
 use crate::with_id;
 
@@ -69,16 +69,16 @@ fn op(op: BlockOp) -> &'static str {
     }
 }
 
-pub(super) fn evidence(evidence: TimelineInput) -> &'static str {
+pub(super) fn evidence(evidence: Evidence) -> &'static str {
     match evidence {
-        TimelineInput::State => "state",
-        TimelineInput::Lock => "lock",
-        TimelineInput::Stack => "stack",
-        TimelineInput::Request => "request",
-        TimelineInput::IoWait => "iowait",
-        TimelineInput::Syscall => "syscall",
-        TimelineInput::Fault => "fault",
-        TimelineInput::Nothing => "nothing",
+        Evidence::State => "state",
+        Evidence::Lock => "lock",
+        Evidence::Stack => "stack",
+        Evidence::Request => "request",
+        Evidence::IoWait => "iowait",
+        Evidence::Syscall => "syscall",
+        Evidence::Fault => "fault",
+        Evidence::Nothing => "nothing",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use serde_json::{Value, json};
-use trace_analysis::states::{self, CpuUse};
+use trace_analysis::states::{self, Use};
 use trace_analysis::timeline::TaskId;
 
 use super::{Context, labels, limited, note_cut, object};
@@ -51,8 +51,8 @@ pub(super) fn total(context: &Context<'_>) -> Table {
     }
     let mut table = Table::new(title, columns);
     let names = ["CPU: runs", "CPU: waits for one", "CPU: neither"];
-    for (name, cpu) in names.into_iter().zip(CpuUse::ALL) {
-        let cells = CpuUse::ALL.map(|disk| states.total.ns(cpu, disk));
+    for (name, cpu) in names.into_iter().zip(Use::ALL) {
+        let cells = Use::ALL.map(|disk| states.total.ns(cpu, disk));
         let cells = cells.into_iter().flat_map(|ns| [Cell::ns(ns), Cell::Share(ns, all)]);
         table.row([name.into()].into_iter().chain(cells));
     }
