@@ -4,7 +4,7 @@ use std::io::{Read, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use model::{HostRow, ResultRow, Results, WindowKey};
 use object_store::aws::AmazonS3Builder;
@@ -20,7 +20,7 @@ const PAGE: usize = 1000;
 const WINDOWS_OF_A_DAY: u64 = 8640;
 const NS: u64 = 1_000_000_000;
 
-/// Content and when it came, by name.
+/// Names, contents, and when they came.
 type Objects = BTreeMap<String, (Vec<u8>, DateTime<Utc>)>;
 
 /// A service that lists, gives and makes objects, as S3 does.
@@ -51,7 +51,7 @@ impl Service {
         (service, Store::of_service(Arc::new(bucket.unwrap())))
     }
 
-    fn objects(&self) -> std::sync::MutexGuard<'_, Objects> {
+    fn objects(&self) -> MutexGuard<'_, Objects> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,12 +73,11 @@ impl Service {
         let query: HashMap<_, _> = url.query_pairs().into_owned().collect();
         let key = url.path().trim_start_matches("/b").trim_start_matches('/');
         let key = key.replace("%3D", "=");
-        let answer = match self.objects().get(&key) {
-            _ if query.contains_key("list-type") => {
-                self.lists.fetch_add(1, Ordering::Relaxed);
-                Some((self.list(&query).into_bytes(), Utc::now()))
-            }
-            found => found.cloned(),
+        let answer = if query.contains_key("list-type") {
+            self.lists.fetch_add(1, Ordering::Relaxed);
+            Some((self.list(&query).into_bytes(), Utc::now()))
+        } else {
+            self.objects().get(&key).cloned()
         };
         let status = answer.as_ref().map_or("404 Not Found", |_| "200 OK");
         let (content, came) = answer.unwrap_or_default();
