@@ -17,7 +17,7 @@ use serde_json::json;
 
 /// A query has less time than by default, so that ten thousand end within the hour.
 const CONFIG: &str = "[query]\nseconds = 1\nconcurrent = 4";
-/// So many are asked at the same time.
+/// So many are queried at the same time.
 const CONCURRENT: usize = 4;
 
 /// What became of queries, and for how long the longest was waited for.
@@ -103,9 +103,9 @@ fn odd_queries_leave_nothing() {
     let queries = Mutex::new((odd::Random::new(29), 0));
     let outcomes = Mutex::new(Outcomes::default());
     let next = || {
-        let (random, asked) = &mut *queries.lock().unwrap();
-        (*asked < count).then(|| {
-            *asked += 1;
+        let (random, requested) = &mut *queries.lock().unwrap();
+        (*requested < count).then(|| {
+            *requested += 1;
             random.query()
         })
     };
@@ -113,17 +113,17 @@ fn odd_queries_leave_nothing() {
         for _ in 0..CONCURRENT {
             scope.spawn(|| {
                 while let Some(sql) = next() {
-                    let asked = Instant::now();
+                    let requested = Instant::now();
                     let reply = ask(&server, &reader, &sql);
-                    outcomes.lock().unwrap().add(&sql, &reply, asked.elapsed());
+                    outcomes.lock().unwrap().add(&sql, &reply, requested.elapsed());
                 }
             });
         }
     });
     let took = began.elapsed().as_secs_f64();
-    let asked = Instant::now();
+    let requested = Instant::now();
     assert_eq!(ask(&server, &reader, "SELECT 1").json()["rows"], json!([[1]]));
-    let one = asked.elapsed().as_secs_f64();
+    let one = requested.elapsed().as_secs_f64();
     let after = server.memory_kib("RssAnon");
 
     let outcomes = outcomes.into_inner().unwrap();

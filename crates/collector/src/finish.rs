@@ -113,10 +113,11 @@ pub(crate) fn finish(
 /// Guests that were left out because their user runs many VMs, if any was.
 fn unanswered(answers: &[(VmId, Answered)]) -> impl Iterator<Item = (String, u64)> {
     let errors = || answers.iter().filter_map(|(_, answer)| answer.as_ref().err());
-    let not_asked = |error: &&Arc<GuestError>| matches!(***error, GuestError::TooManyOfUser { .. });
+    let not_requested =
+        |error: &&Arc<GuestError>| matches!(***error, GuestError::TooManyOfUser { .. });
     let cut_short = |error: &&Arc<GuestError>| matches!(***error, GuestError::NotWaitedFor { .. });
     let counts = [
-        ("guests_not_queried", errors().filter(not_asked).count()),
+        ("guests_not_queried", errors().filter(not_requested).count()),
         ("guests_given_up", errors().filter(cut_short).count()),
     ];
     counts.into_iter().filter(|(_, n)| 0 < *n).map(|(name, n)| (name.to_owned(), n as u64))

@@ -58,7 +58,7 @@ pub enum GuestError {
     TooManyOfUser {
         /// The user that runs the VM.
         user: u32,
-        /// Its guests that are asked.
+        /// Its guests that are queried.
         most: usize,
     },
     /// It can't be reached, refused, or sent what is no answer.

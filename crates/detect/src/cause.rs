@@ -181,8 +181,8 @@ fn steal(host: &Host, window: &Summary, symptom: &Symptom, name: &str) -> Cause 
     Cause::Thief { owner: owner.clone(), part, functions: named(window, functions), is_new }
 }
 
-/// Who took most of the additional steal type 1, as far as it is known who took it; if nobody took half of it, who grew more
-/// than all others together.
+/// Who took most of the additional steal type 1, as far as thieves are known; if none took half of it, the one that
+/// grew more than all others together.
 fn to_blame<'t>(
     host: &Host,
     window: &Summary,

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         a_query_ends_with_its_time
         what_was_found_in_time_is_answered
         no_query_keeps_a_thread_or_memory
-        a_panic_of_the_engine_is_told_and_ends_its_child
+        a_panic_of_the_engine_is_reported_and_ends_its_child
         a_child_that_is_killed_costs_its_query
         those_who_wait_are_bounded_and_take_turns
         a_client_that_goes_away_leaves_nothing
@@ -227,7 +227,7 @@ async fn no_query_keeps_a_thread_or_memory() {
 }
 
 /// It is no fault of the store, and the query would panic again.
-async fn a_panic_of_the_engine_is_told_and_ends_its_child() {
+async fn a_panic_of_the_engine_is_reported_and_ends_its_child() {
     let fleet = Fleet::new(LIMITS);
     fleet.is_well().await;
     let before = fleet.ready().await;

@@ -230,7 +230,7 @@ impl Store {
     }
 
     /// Objects under a prefix without runs of names: of a name in such a run, `last_of_run` says the last one. A service is not
-    /// asked for what is left out, but at its begin.
+    /// queried for what is left out, but at its begin.
     pub(crate) async fn list_without(
         &self,
         prefix: &str,

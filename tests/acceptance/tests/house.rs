@@ -211,8 +211,8 @@ fn every_package_has_the_workspace_lints() {
 /// Words that make persons of programs, or hide who acts. A guest is queried and reports; a CPU without a task is idle.
 const WORDS: [&str; 5] = ["told", "asked", "whoever", "nobody", "somebody"];
 
-/// Names that others chose: a folder of the fleet's store, and the user of /etc/passwd.
-const NAMES_OF_OTHERS: [&str; 2] = ["told/v1", "nobody:x:65534:65534:nobody:"];
+/// Names that stay: a folder of the fleet's store, the user of /etc/passwd, and a pipe of a measured command.
+const NAMES_OF_OTHERS: [&str; 4] = ["told/v1", "nobody:x:65534:65534:nobody:", "<asked", ">asked"];
 
 const TEXTS: [&str; 10] = ["rs", "c", "h", "S", "js", "css", "md", "toml", "sh", "py"];
 

@@ -87,7 +87,7 @@ fn no_link_is_followed(folder: &Path, links: &Attacked) {
     assert!(said.contains("another user"), "{said}");
 }
 
-/// Of 400 VMs of one user 256 are asked, beside the guests of another one.
+/// Of 400 VMs of one user 256 are queried, beside the guests of another one.
 fn one_users_guests_are_limited(folder: &Path) {
     let crowd = report(&folder.join("crowd"), &[]).unwrap();
     assert_eq!(crowd.0["counters"]["guests_not_queried"], 400 - 256, "{}", crowd.0["counters"]);
