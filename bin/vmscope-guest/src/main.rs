@@ -1,6 +1,7 @@
 //! The command inside a guest: answers the host, or writes a snapshot file.
 
 #![allow(clippy::exit, clippy::print_stderr)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 #[cfg(test)]
 #[path = "../../../tests/help.rs"]

@@ -1,5 +1,7 @@
 //! `vmscope-server`: the fleet's server.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 #[cfg(test)]
 #[path = "../../../tests/help.rs"]
 mod help;

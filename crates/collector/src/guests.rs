@@ -33,16 +33,16 @@ use model::{Budget, HostNs, VmId};
 use symbols::{GuestChild, Store};
 
 pub(crate) use self::fairness::in_turns;
-use self::fairness::{MAX_ASKED, Patience};
+use self::fairness::{MAX_QUERIED, Patience};
 use self::inbox::{Handle, Order, Reply, SymbolOrder};
-pub(crate) use self::told::{Boot, Silence, Told};
+pub(crate) use self::reported::{Boot, GuestReport, Silence};
 use self::worker::Worker;
 use crate::GuestError;
 use crate::vm_table::Moved;
 
-/// Bytes that are kept of what all guests told, and the guests of one user.
-const TOLD_BYTES: usize = 512 << 20;
-const TOLD_BYTES_OF_USER: usize = TOLD_BYTES / 2;
+/// Limit of all guests' reports, and of those of one user's guests, in bytes.
+const MAX_REPORT_BYTES: usize = 512 << 20;
+const MAX_REPORT_BYTES_OF_USER: usize = MAX_REPORT_BYTES / 2;
 
 /// Whether a guest's log of processes is wanted after an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,11 +67,11 @@ pub(crate) struct Answer {
 /// Several windows may have the reason for a missing report.
 pub(crate) type Answered = Result<Answer, Arc<GuestError>>;
 
-/// Answers of guests that were asked together, some of which may still be on their way.
+/// Answers of guests that were queried together, some of which may still be on their way.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// The user of each guest, or why it was not asked.
-    asked: Vec<(VmId, Result<u32, Arc<GuestError>>)>,
+    /// The user of each guest, or why it was not queried.
+    queried: Vec<(VmId, Result<u32, Arc<GuestError>>)>,
     answers: Receiver<(VmId, Answered)>,
     patience: Patience,
 }
@@ -80,8 +80,11 @@ impl Pending {
     /// Waits for them, at most as long as the session's limits of time allow, and the longer the fewer guests of a user are
     /// silent.
     pub(crate) fn wait(mut self) -> Vec<(VmId, Answered)> {
-        let users: BTreeMap<VmId, u32> =
-            self.asked.iter().filter_map(|(vm, user)| Some((*vm, *user.as_ref().ok()?))).collect();
+        let users: BTreeMap<VmId, u32> = self
+            .queried
+            .iter()
+            .filter_map(|(vm, user)| Some((*vm, *user.as_ref().ok()?)))
+            .collect();
         let (mut answered, mut has_ended) = (BTreeMap::new(), false);
         while answered.len() < users.len() {
             // What has come already counts, however late it is waited for.
@@ -109,7 +112,7 @@ impl Pending {
             let answer = answered.remove(&vm);
             (vm, user.and_then(|user| answer.unwrap_or_else(|| Err(Arc::new(silent(user))))))
         };
-        self.asked.into_iter().map(answer).collect()
+        self.queried.into_iter().map(answer).collect()
     }
 }
 
@@ -163,7 +166,7 @@ pub(crate) struct GuestWorkers {
     /// First tries that are over, by the VM's user.
     tried: (Sender<u32>, Receiver<u32>),
     workers: Vec<GuestWorker>,
-    /// Where symbols lie that need not be asked for.
+    /// Where symbols lie that need not be requested.
     symbol_store: Option<PathBuf>,
     /// For one step of one guest.
     limit: Duration,
@@ -184,7 +187,7 @@ impl GuestWorkers {
     pub(crate) fn new() -> Self {
         Self {
             limit: Duration::ZERO,
-            room: Budget::new(TOLD_BYTES),
+            room: Budget::new(MAX_REPORT_BYTES),
             rooms: BTreeMap::new(),
             tried: pipe(),
             workers: Vec::new(),
@@ -256,13 +259,14 @@ impl GuestWorkers {
         let user = process.user;
         let of_user = self.workers.iter().filter(|other| other.user == user);
         let running = of_user.filter_map(GuestWorker::handle).filter(|handle| !handle.is_gone());
-        if MAX_ASKED <= running.count() {
-            let started = Err(Arc::new(GuestError::TooManyOfUser { user, most: MAX_ASKED }));
+        if MAX_QUERIED <= running.count() {
+            let started = Err(Arc::new(GuestError::TooManyOfUser { user, most: MAX_QUERIED }));
             self.workers.push(GuestWorker { vm, user, started });
             return;
         }
         let store = self.symbol_store.as_ref().map(|root| Store::of_vm(root, &process.identity()));
-        let room = self.rooms.entry(user).or_insert_with(|| self.room.part(TOLD_BYTES_OF_USER));
+        let room =
+            self.rooms.entry(user).or_insert_with(|| self.room.part(MAX_REPORT_BYTES_OF_USER));
         let (handle, inbox) = inbox::pair();
         let child = (self.child)();
         let worker = Worker::new(process, limits, locks, store, room, inbox, child);
@@ -288,18 +292,18 @@ impl GuestWorkers {
     pub(crate) fn tell(&self, start: HostNs, log: Log) -> Pending {
         let (sender, answers) = pipe();
         let tell = |worker: &GuestWorker| {
-            let asked = worker.started.as_ref().map_err(Arc::clone).map(|(handle, _)| {
+            let queried = worker.started.as_ref().map_err(Arc::clone).map(|(handle, _)| {
                 let answer = Reply::new(worker.vm, sender.clone());
                 handle.order(Order::Tell { start, log, answer, handle: handle.clone() });
                 worker.user
             });
-            (worker.vm, asked)
+            (worker.vm, queried)
         };
-        let asked: Vec<_> = self.workers.iter().map(tell).collect();
-        let users = asked.iter().filter_map(|(_, user)| user.as_ref().ok().copied());
+        let queried: Vec<_> = self.workers.iter().map(tell).collect();
+        let users = queried.iter().filter_map(|(_, user)| user.as_ref().ok().copied());
         let limit = self.limit * LAST_STEPS + LAST_SLACK;
         let patience = Patience::new(users, Instant::now(), limit);
-        Pending { asked, answers, patience }
+        Pending { queried, answers, patience }
     }
 
     /// Ends all workers. No window gets an answer any more.
@@ -430,9 +434,9 @@ mod test {
 
     /// The errors of guests of these users, of whom the first has answered, when time is over.
     fn late(users: &[u32], answers: Receiver<(VmId, Answered)>, limit: Duration) -> Vec<String> {
-        let asked = users.iter().zip(0..).map(|(user, vm)| (VmId(vm), Ok(*user))).collect();
+        let queried = users.iter().zip(0..).map(|(user, vm)| (VmId(vm), Ok(*user))).collect();
         let patience = Patience::new(users.iter().copied(), Instant::now(), limit);
-        let answered = Pending { asked, answers, patience }.wait();
+        let answered = Pending { queried, answers, patience }.wait();
         answered.into_iter().map(|(_, answer)| answer.unwrap_err().to_string()).collect()
     }
 
@@ -451,22 +455,22 @@ mod test {
     }
 
     #[test]
-    fn only_so_many_guests_of_one_user_are_asked() {
+    fn only_so_many_guests_of_one_user_are_queried() {
         let folder = tempfile::tempdir().unwrap();
         let mut guests = GuestWorkers::new();
         let mut ask = |vm, user| {
             let process = VmProcess { user, ..VmProcess::default() };
             guests.ask_once(VmId(vm), &process, &limits(Duration::from_secs(9)), folder.path());
         };
-        let crowd = u32::try_from(MAX_ASKED).unwrap();
+        let crowd = u32::try_from(MAX_QUERIED).unwrap();
         (0..=crowd).for_each(|vm| ask(vm, 7));
         ask(crowd + 1, 8);
         let answers: BTreeMap<VmId, Answered> =
             guests.tell(HostNs(0), Log::Ends).wait().into_iter().collect();
         let error = |vm| answers[&VmId(vm)].as_ref().unwrap_err().to_string();
         assert!(error(crowd).contains("user 7 runs more than 256 VMs"), "{}", error(crowd));
-        for asked in [0, crowd - 1, crowd + 1] {
-            assert!(error(asked).contains("no vsock device"), "{}", error(asked));
+        for queried in [0, crowd - 1, crowd + 1] {
+            assert!(error(queried).contains("no vsock device"), "{}", error(queried));
         }
         guests.end();
     }
@@ -481,12 +485,12 @@ mod test {
         guests.ask(VmId(0), &VmProcess::default(), &second, folder.path());
         guests.ask(VmId(1), &missing, &second, folder.path());
         guests.wait_first_try(Duration::from_secs(3600), &|| false);
-        let told = |log| -> Vec<_> {
+        let reports = |log| -> Vec<_> {
             let answers = guests.tell(HostNs(0), log).wait().into_iter();
             answers.map(|(vm, answer)| (vm.0, answer.unwrap_err().to_string())).collect()
         };
         for log in [Log::GoesOn, Log::GoesOn, Log::Ends] {
-            let reasons = reported(log);
+            let reasons = reports(log);
             assert_eq!(reasons.iter().map(|(vm, _)| *vm).collect::<Vec<_>>(), [0, 1]);
             assert!(reasons[0].1.contains("no vsock device"), "{reasons:?}");
             assert!(reasons[1].1.contains("/nonexistent"), "{reasons:?}");

@@ -81,15 +81,15 @@ impl Names {
         let mut tables =
             Tables { vms: window.vms.clone(), vcpus: window.vcpus.clone(), ..Tables::default() };
         let mut workers = GuestWorkers::new();
-        let asked = window.processes.iter().filter(|(vm, _)| vms.contains(vm)).collect();
-        for (vm, process) in in_turns(asked, |(_, process)| process.user) {
+        let queried = window.processes.iter().filter(|(vm, _)| vms.contains(vm)).collect();
+        for (vm, process) in in_turns(queried, |(_, process)| process.user) {
             workers.ask_once(*vm, process, limits, &roots.locks);
         }
         let mut notes: Vec<Note> = Vec::new();
         let (mut guests, mut fresh) = (Vec::new(), BTreeSet::new());
         for (vm, answer) in workers.tell(window.header.start, Log::Ends).wait() {
-            if let Ok(Answer { told, via, .. }) = &answer
-                && let Some(boot) = told.boots.last()
+            if let Ok(Answer { reported, via, .. }) = &answer
+                && let Some(boot) = reported.boots.last()
             {
                 answers.maps.insert(vm, (boot.map.clone().into_map().0, boot.clock, via));
                 fresh.insert(vm);

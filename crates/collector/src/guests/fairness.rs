@@ -1,26 +1,26 @@
 //! What the VMs of one user may cost others. Any user of the host may run VMs, as many as it likes, whose guests never answer.
-//! So limits are by the user that runs the VMM: how many of its guests are asked, how long they are waited for. Pure.
+//! So limits are by the user that runs the VMM: how many of its guests are queried, how long they are waited for. Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Guests of one user that are asked: each takes a thread and a connection.
-pub(super) const MAX_ASKED: usize = 256;
+/// Guests of one user that are queried: each takes a thread and a connection.
+pub(super) const MAX_QUERIED: usize = 256;
 
 /// So many silent guests of one user are waited for as long as one is; more of them share that time.
 const FULL_TIME_GUESTS: u32 = 16;
 
-/// How long guests are waited for that were asked together.
+/// How long guests are waited for that were queried together.
 ///
 /// ```text
-///   asked   answer    answer                  the user's others are given up
+///   queried   answer    answer                  the user's others are given up
 ///   |-------|---------|------ share ----------|               limit
 ///                                                             nobody is waited for any longer
 /// ```
 /// The more guests of a user have not answered, the shorter is its share of the limit.
 #[derive(Debug)]
 pub(super) struct Patience {
-    asked: Instant,
+    queried: Instant,
     limit: Duration,
     users: BTreeMap<u32, Waiting>,
 }
@@ -29,16 +29,16 @@ pub(super) struct Patience {
 #[derive(Debug)]
 struct Waiting {
     guests: u32,
-    /// When the last one answered, or all were asked.
+    /// When the last one answered, or all were queried.
     since: Instant,
 }
 
 impl Patience {
-    /// `users`: the user of each guest that was asked at `asked`.
-    pub(super) fn new(users: impl Iterator<Item = u32>, asked: Instant, limit: Duration) -> Self {
-        let mut patience = Self { asked, limit, users: BTreeMap::new() };
+    /// `users`: the user of each guest that was queried at `queried`.
+    pub(super) fn new(users: impl Iterator<Item = u32>, queried: Instant, limit: Duration) -> Self {
+        let mut patience = Self { queried, limit, users: BTreeMap::new() };
         for user in users {
-            patience.users.entry(user).or_insert(Waiting { guests: 0, since: asked }).guests += 1;
+            patience.users.entry(user).or_insert(Waiting { guests: 0, since: queried }).guests += 1;
         }
         patience
     }
@@ -64,7 +64,7 @@ impl Patience {
 
     fn end_of(&self, waiting: &Waiting) -> Instant {
         let share = self.limit / waiting.guests.max(FULL_TIME_GUESTS) * FULL_TIME_GUESTS;
-        (self.asked + self.limit).min(waiting.since + share)
+        (self.queried + self.limit).min(waiting.since + share)
     }
 }
 
@@ -89,18 +89,18 @@ mod test {
 
     /// Guests by user, as `USER*NUMBER`; answers, as `USER@SECONDS`; until when any is waited for, in tenths of a second.
     fn check(guests: &str, answers: &str, until: u64) {
-        let asked = Instant::now();
+        let queried = Instant::now();
         let number = |text: &str| text.parse::<u32>().unwrap();
         let users = guests.split_whitespace().flat_map(|of_user| {
             let (user, n) = of_user.split_once('*').unwrap();
             std::iter::repeat_n(number(user), number(n) as usize)
         });
-        let mut patience = Patience::new(users, asked, LIMIT);
+        let mut patience = Patience::new(users, queried, LIMIT);
         for answer in answers.split_whitespace() {
             let (user, second) = answer.split_once('@').unwrap();
-            patience.end_one(number(user), asked + Duration::from_secs(number(second).into()));
+            patience.end_one(number(user), queried + Duration::from_secs(number(second).into()));
         }
-        let left = patience.left(asked).as_millis();
+        let left = patience.left(queried).as_millis();
         assert_eq!(left / 100, until.into(), "{guests}; {answers}");
     }
 
@@ -118,16 +118,16 @@ mod test {
 
     #[test]
     fn a_user_with_many_silent_guests_costs_others_nothing() {
-        let (asked, second) = (Instant::now(), Duration::from_secs(1));
+        let (queried, second) = (Instant::now(), Duration::from_secs(1));
         let users = || std::iter::repeat_n(7, 400).chain([0]);
-        let mut patience = Patience::new(users(), asked, LIMIT);
-        assert_eq!(patience.left(asked), LIMIT);
+        let mut patience = Patience::new(users(), queried, LIMIT);
+        assert_eq!(patience.left(queried), LIMIT);
         assert_eq!([0, 7].map(|user| patience.silent(user)), [1, 400]);
         // The other user's guest has answered: only the crowd is left, whose time is over.
-        patience.end_one(0, asked + 2 * second);
-        assert_eq!(patience.left(asked + 2 * second), Duration::ZERO);
+        patience.end_one(0, queried + 2 * second);
+        assert_eq!(patience.left(queried + 2 * second), Duration::ZERO);
         // Strangers' answers change nothing.
-        patience.end_one(8, asked + 2 * second);
+        patience.end_one(8, queried + 2 * second);
         assert_eq!([0, 7, 8].map(|user| patience.silent(user)), [0, 400, 0]);
     }
 

@@ -95,7 +95,7 @@ impl Worker {
         }
     }
 
-    /// Asks from now on, and answers. `tried` is told when the first try is over. `pace`: that of a guest which is sampled, or
+    /// Queries from now on, and answers. `tried` hears when the first try is over. `pace`: that of a guest which is sampled, or
     /// is not yet.
     pub(super) fn follow(mut self, pace: Pace, tried: Sender<u32>) {
         match channel(&self.process) {
@@ -368,7 +368,7 @@ impl Worker {
             match over {
                 Some((Order::Tell { start, log: Log::GoesOn, answer, .. }, _)) => {
                     was_late = true;
-                    answer.send(self.answer_without(start, asked.elapsed()));
+                    answer.send(self.answer_without(start, requested.elapsed()));
                     self.inbox.answered();
                 }
                 Some(last @ (Order::Tell { log: Log::Ends, .. }, _)) => {
@@ -407,7 +407,7 @@ impl Worker {
         }
     }
 
-    /// What counts for a window whose end the guest has not told yet.
+    /// What counts for a window whose end the guest has not reported yet.
     fn answer_without(&mut self, start: HostNs, waited: Duration) -> Answered {
         let late = SessionError::Late { question: "its map", waited };
         if self.reported.boots.is_empty() {

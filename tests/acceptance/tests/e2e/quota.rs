@@ -155,8 +155,8 @@ const THREADS: &str = r#"
 "#;
 
 /// By both sources throttled time and steal are within 2 points of the witness.
-fn check(folder: &Path, what: &str) -> BTreeMap<String, Told> {
-    let told = witness(folder);
+fn check(folder: &Path, what: &str) -> BTreeMap<String, Reported> {
+    let reported = witness(folder);
     let mut wrong = Vec::new();
     for edges in ["samples", "switches"] {
         let steal = requested(folder, &["steal", "--offcpu-source", edges]);
