@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Guest, Header, Note, Sample, Tables, VcpuState, VmId};
+use model::{Guest, Header, Note, Sample, Tables, TimeAccount, VcpuState, VmId};
 use rustc_hash::FxHashMap;
 
 use crate::filter::Filter;
@@ -180,15 +180,18 @@ impl<'r> Aggregator<'r> {
 
     fn count_share(&self, shares: &mut Shares, level: Level, samples: u64) {
         let guest_view = self.query.selection.view() == View::Guest;
-        *match level {
+        let share = match level {
             Level::Idle => &mut shares.idle,
             Level::HostKernel => &mut shares.os,
             Level::HostUser => &mut shares.user,
             Level::GuestKernel if guest_view => &mut shares.os,
             Level::GuestUser if guest_view => &mut shares.user,
-            Level::GuestUnknown if guest_view => &mut shares.unknown,
+            Level::GuestUnknown if guest_view => {
+                return shares.unseen.add(TimeAccount::Unknown, samples);
+            }
             Level::GuestKernel | Level::GuestUser | Level::GuestUnknown => &mut shares.vm,
-        } += samples;
+        };
+        *share += samples;
     }
 
     fn label(&self, namer: &Namer, key: &Key, code: Code) -> Label {
@@ -377,18 +380,14 @@ fn vm_summaries(tables: &Tables) -> Vec<VmSummary> {
 }
 
 fn count_unseen_share(shares: &mut Shares, side: Side, samples: u64) {
-    *match side {
-        Side::Halt => &mut shares.halt,
-        Side::HaltPolling => &mut shares.halt_polling,
-        Side::StealOutside => &mut shares.steal_outside,
-        Side::StealOwnVcpu { .. } => &mut shares.steal_own_vcpu,
-        Side::StealVmm => &mut shares.steal_vmm,
-        Side::Throttled => &mut shares.throttled,
-        Side::Paused => &mut shares.paused,
-        Side::NotSampled => &mut shares.not_sampled,
-        // The others have samples.
-        Side::Unknown | Side::Guest | Side::Vmm | Side::Host | Side::Idle => &mut shares.unknown,
-    } += samples;
+    match side {
+        Side::Unseen(account) => shares.unseen.add(account, samples),
+        Side::StealOwnVcpu { .. } => shares.steal_own_vcpu += samples,
+        // These have samples.
+        Side::Guest | Side::Vmm | Side::Host | Side::Idle => {
+            shares.unseen.add(TimeAccount::Unknown, samples);
+        }
+    }
 }
 
 fn side(key: &Key) -> Side {

@@ -14,11 +14,11 @@
 
 use std::collections::BTreeMap;
 
-use model::{Header, Sample, Tables, VcpuId, VcpuState, VmId};
+use model::{Header, Sample, Tables, TimeAccount, VcpuId, VcpuState, VmId};
 
 use crate::profile::Side;
 use crate::share::shared_out;
-use crate::vcpu_timeline::{Account, Occupant, Segment, VcpuTimelines, thieves};
+use crate::vcpu_timeline::{Occupant, Segment, VcpuTimelines, thieves};
 use crate::{Selection, View};
 
 /// Counts what each vCPU was seen to run.
@@ -130,36 +130,31 @@ impl<'r> GuestTime<'r> {
 
     fn spend(&self, spent: &mut Spent, axis: &VcpuTimelines, vcpu: VcpuId, segment: &Segment) {
         let side = match segment.state.account() {
-            Account::Guest | Account::NotSampled => {
+            TimeAccount::Guest | TimeAccount::NotSampled => {
                 spent.guest_ns += segment.length_ns();
                 return;
             }
-            Account::StealOutside => {
+            TimeAccount::StealOutside => {
                 for (who, ns) in thieves(axis, vcpu, segment) {
                     spent.add(self.thief_side(vcpu, who), ns);
                 }
                 return;
             }
-            Account::Halt => Side::Halt,
-            Account::HaltPolling => Side::HaltPolling,
-            Account::StealVmm => Side::StealVmm,
-            Account::Throttled => Side::Throttled,
-            Account::Paused => Side::Paused,
-            Account::Unknown => Side::Unknown,
+            account => Side::Unseen(account),
         };
         spent.add(side, segment.length_ns());
     }
 
     fn thief_side(&self, victim: VcpuId, who: Occupant) -> Side {
         let Occupant::Vcpu(thief) = who else {
-            return Side::StealOutside;
+            return Side::Unseen(TimeAccount::StealOutside);
         };
         let row = |vcpu: VcpuId| self.tables.vcpus.get(vcpu.index());
         match (row(victim), row(thief)) {
             (Some(victim), Some(thief)) if victim.vm == thief.vm => {
                 Side::StealOwnVcpu { thief: thief.number }
             }
-            _ => Side::StealOutside,
+            _ => Side::Unseen(TimeAccount::StealOutside),
         }
     }
 
@@ -180,11 +175,11 @@ impl Spent {
     /// What the samples not seen are shared out by.
     fn weights(mut self, seen_unknown: u64, period_ns: u64) -> BTreeMap<Side, u64> {
         let not_sampled = self.guest_ns.saturating_sub(self.seen.saturating_mul(period_ns));
-        self.add(Side::NotSampled, not_sampled);
+        self.add(Side::Unseen(TimeAccount::NotSampled), not_sampled);
         // Two vCPUs of one number in an old recording: each timeline knows nothing of the other's time.
         let others = self.reported_ns.saturating_sub(self.length_ns);
         let seen_unknown = seen_unknown.saturating_mul(period_ns);
-        if let Some(ns) = self.not_guest_ns.get_mut(&Side::Unknown) {
+        if let Some(ns) = self.not_guest_ns.get_mut(&Side::Unseen(TimeAccount::Unknown)) {
             *ns = ns.saturating_sub(others.saturating_add(seen_unknown));
         }
         self.not_guest_ns
@@ -194,7 +189,7 @@ impl Spent {
 /// `n` samples in proportion to the weights; with no weight at all the owner is unknown.
 fn shared_or_unknown(n: u64, weights: &BTreeMap<Side, u64>) -> Unseen {
     let shared = shared_out(n, weights);
-    if shared.is_empty() { Unseen::from([(Side::Unknown, n)]) } else { shared }
+    if shared.is_empty() { Unseen::from([(Side::Unseen(TimeAccount::Unknown), n)]) } else { shared }
 }
 
 /// How many periods, the nearest whole number.
@@ -210,7 +205,8 @@ mod test {
 
     use super::*;
     use crate::testing::header;
-    use crate::vcpu_timeline::{Occupancy, Span, State, VcpuTimeline};
+    use crate::vcpu_timeline::{Occupancy, Span, VcpuTimeline};
+    use model::TimelineState;
 
     const PERIOD: u64 = 100;
     /// What one character stands for.
@@ -233,19 +229,19 @@ mod test {
         }
     }
 
-    fn state(what: char) -> State {
+    fn state(what: char) -> TimelineState {
         match what {
-            'G' => State::GuestUser,
-            'k' => State::GuestKernel,
-            '.' => State::NotSampled,
-            'H' => State::Halted,
-            'p' => State::HaltPolling,
-            'P' => State::Preempted,
-            'V' => State::Vmm { reason: 0x7b },
-            'W' => State::WaitingInVmm { reason: None },
-            'T' => State::Throttled,
-            'Z' => State::Paused,
-            '?' => State::Unknown,
+            'G' => TimelineState::GuestUser,
+            'k' => TimelineState::GuestKernel,
+            '.' => TimelineState::NotSampled,
+            'H' => TimelineState::Halt,
+            'p' => TimelineState::HaltPolling,
+            'P' => TimelineState::StealOutside,
+            'V' => TimelineState::StealVmm { reason: 0x7b },
+            'W' => TimelineState::StealVmmWaiting { reason: None },
+            'T' => TimelineState::Throttled,
+            'Z' => TimelineState::Paused,
+            '?' => TimelineState::Unknown,
             other => panic!("{other}"),
         }
     }

@@ -10,9 +10,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{CpuId, FoundMemory, HostNs, Tables, VmId};
+use model::{CpuId, FoundMemory, HostNs, Tables, TimeAccount, VmId};
 
-use crate::vcpu_timeline::{Account, VcpuTimelines};
+use crate::vcpu_timeline::VcpuTimelines;
 
 /// Why nothing is known of any VM's memory.
 const NOT_RECORDED: &str = "not recorded";
@@ -101,7 +101,7 @@ impl Nodes {
         let of_vm = axis.timelines.iter().filter(|timeline| of_vm(timeline.vcpu.index()));
         let segments = of_vm.flat_map(|timeline| &timeline.segments);
         let mut guest = GuestTimeByNode::new();
-        for segment in segments.filter(|segment| segment.state.account() == Account::Guest) {
+        for segment in segments.filter(|segment| segment.state.account() == TimeAccount::Guest) {
             let node = segment.cpu.and_then(|cpu| self.of_cpu(cpu));
             *guest.entry(node).or_default() += segment.length_ns();
         }

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use model::Vendor;
+use model::{TimeAccount, TimelineState, Vendor};
 
 use crate::exit_reason;
-use crate::steal::{ACCOUNTS, ThiefNames, TimelineInput, balances};
-use crate::vcpu_timeline::{Account, PlaceId, State, VcpuTimeline, VcpuTimelines};
+use crate::steal::{TimelineInput, ThiefNames, balances};
+use crate::vcpu_timeline::{PlaceId, VcpuTimeline, VcpuTimelines};
 
 /// One vCPU's window. The accounts add up to `wall_ns`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -21,8 +21,8 @@ pub struct Overview {
     pub guest_kernel_ns: u64,
     /// Of the guest's own time, what its user code ran (or code whose level is not known).
     pub guest_user_ns: u64,
-    /// ns by account; `Account::Guest` is the two above.
-    pub accounts: BTreeMap<Account, u64>,
+    /// ns by account; `TimeAccount::Guest` is the two above.
+    pub accounts: BTreeMap<TimeAccount, u64>,
     /// Who had the CPU while this vCPU could run, most first.
     pub thieves: Vec<Share>,
     /// VM exits by the time they took, most first.
@@ -45,7 +45,7 @@ pub struct Share {
 impl Overview {
     /// An account's time.
     #[must_use]
-    pub fn ns(&self, account: Account) -> u64 {
+    pub fn ns(&self, account: TimeAccount) -> u64 {
         self.accounts.get(&account).copied().unwrap_or(0)
     }
 
@@ -87,7 +87,7 @@ pub fn overview(evidence: &TimelineInput<'_>) -> Vec<Overview> {
                 vm: evidence.tables.vms.get(row.vm.index())?.name.clone(),
                 vcpu: row.number,
                 wall_ns: timeline.length_ns(),
-                accounts: ACCOUNTS.into_iter().zip(balance.accounts.all()).collect(),
+                accounts: TimeAccount::ALL.into_iter().zip(balance.accounts.all()).collect(),
                 thieves: ranked(balance.thieves.iter().map(|(who, ns)| (names.name(*who), *ns))),
                 exits: ranked(balance.reasons.iter().map(|(reason, time)| {
                     (reason_name(evidence.header.vendor, *reason), time.total_ns())
@@ -115,8 +115,8 @@ impl Overview {
         for segment in &timeline.segments {
             let ns = segment.length_ns();
             match segment.state {
-                State::GuestKernel => guest.guest_kernel_ns += ns,
-                State::GuestUser | State::GuestUnknown => guest.guest_user_ns += ns,
+                TimelineState::GuestKernel => guest.guest_kernel_ns += ns,
+                TimelineState::GuestUser | TimelineState::GuestUnknown => guest.guest_user_ns += ns,
                 _ => continue,
             }
             if let Some(place) = segment.place {

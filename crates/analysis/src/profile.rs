@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use model::{Header, Note, Vm};
+use model::{Header, Note, TimeAccount, TimeClass, Vm};
 
+use crate::steal::Accounts;
 use crate::{Query, Unsampled, VmNodes};
 
 /// Who used the time. The rows, with `other`, add up to `total`.
@@ -57,40 +58,24 @@ pub struct Shares {
     pub vm: u64,
     /// The host's idle task.
     pub idle: u64,
-    /// Guest view, as all below: the vCPUs had nothing to do and slept.
-    pub halt: u64,
-    /// The host polled for the end of a halt.
-    pub halt_polling: u64,
-    /// They could run, and others had the CPU.
-    pub steal_outside: u64,
-    /// They could run, and another vCPU of the same VM had the CPU.
+    /// Guest view: what vCPUs did while no sample saw them run their guest, also at a privilege level that is not known.
+    pub unseen: Accounts,
+    /// Guest view: they could run, and another vCPU of the same VM had the CPU.
     pub steal_own_vcpu: u64,
-    /// They waited in KVM or the VMM for the end of a VM exit.
-    pub steal_vmm: u64,
-    /// A CPU quota held them back.
-    pub throttled: u64,
-    /// Their VMM had paused them.
-    pub paused: u64,
-    /// They ran, and no sample says what.
-    pub not_sampled: u64,
-    /// Their code is unknown, or they ran at a privilege level that is not known.
-    pub unknown: u64,
 }
 
 impl Shares {
     /// All of them.
     #[must_use]
     pub fn sum(&self) -> u64 {
-        let seen = self.os + self.user + self.vm + self.idle;
-        let idle = self.halt + self.halt_polling;
-        let held = self.throttled + self.paused;
-        seen + idle + self.steal() + held + self.not_sampled + self.unknown
+        self.os + self.user + self.vm + self.idle + self.unseen.total() + self.steal_own_vcpu
     }
 
     /// Type 1 and type 2.
     #[must_use]
     pub fn steal(&self) -> u64 {
-        self.steal_outside + self.steal_own_vcpu + self.steal_vmm
+        let stolen = TimeAccount::ALL.into_iter().filter(|of| of.class() == TimeClass::Stolen);
+        stolen.map(|account| self.unseen.get(account)).sum::<u64>() + self.steal_own_vcpu
     }
 }
 
@@ -122,7 +107,7 @@ pub struct Label {
     pub offset: Option<u64>,
     /// The VM, of a guest or VMM line.
     pub vm: Option<String>,
-    /// Whose time it is; not set by physical CPU.
+    /// AttributionLevel time it is; not set by physical CPU.
     pub side: Option<Side>,
     /// Physical CPU.
     pub cpu: Option<u32>,
@@ -132,7 +117,7 @@ pub struct Label {
     pub node: Option<u32>,
 }
 
-/// Whose time.
+/// AttributionLevel time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     /// A guest's.
@@ -143,27 +128,13 @@ pub enum Side {
     Host,
     /// The host's idle task.
     Idle,
-    /// A guest's: it had nothing to do and slept.
-    Halt,
-    /// A guest's: the host polled for the end of a halt.
-    HaltPolling,
-    /// A guest's: it could run, and others had the CPU.
-    StealOutside,
+    /// A guest's, without a sample of it.
+    Unseen(TimeAccount),
     /// A guest's: it could run, and another vCPU of the same VM had the CPU.
     StealOwnVcpu {
         /// The other's number.
         thief: u32,
     },
-    /// A guest's: it waited in KVM or the VMM for the end of a VM exit.
-    StealVmm,
-    /// A guest's: a CPU quota held it back.
-    Throttled,
-    /// A guest's: its VMM had paused it.
-    Paused,
-    /// A guest's: it ran, and no sample says what.
-    NotSampled,
-    /// A guest's, whose code is unknown.
-    Unknown,
 }
 
 impl Side {
@@ -175,34 +146,19 @@ impl Side {
             Self::Vmm => "vmm",
             Self::Host => "host",
             Self::Idle => "idle",
-            Self::Halt => "halt",
-            Self::HaltPolling => "halt_polling",
-            Self::StealOutside => "steal_outside",
+            Self::Unseen(account) => account.name(),
             Self::StealOwnVcpu { .. } => "steal_own_vcpu",
-            Self::StealVmm => "steal_vmm",
-            Self::Throttled => "throttled",
-            Self::Paused => "paused",
-            Self::NotSampled => "not_sampled",
-            Self::Unknown => "unknown",
         }
     }
 
     /// What stands for a function where no sample says one.
     #[must_use]
     pub fn line(self) -> Option<String> {
-        let line = match self {
-            Self::Guest | Self::Vmm | Self::Host | Self::Idle => return None,
-            Self::StealOwnVcpu { thief } => return Some(format!("[ steal ] (on vcpu{thief})")),
-            Self::Halt => "[ idle ] (halt exit)",
-            Self::HaltPolling => "[ idle ] (halt polling)",
-            Self::StealOutside => "[ steal ] (outside)",
-            Self::StealVmm => "[ steal ] (in VMM)",
-            Self::Throttled => "[ throttled ] (CPU quota)",
-            Self::Paused => "[ paused ] (by the VMM)",
-            Self::NotSampled => "[not sampled]",
-            Self::Unknown => "[ unknown ] (no evidence)",
-        };
-        Some(line.to_owned())
+        match self {
+            Self::Guest | Self::Vmm | Self::Host | Self::Idle => None,
+            Self::Unseen(account) => Some(account.line().to_owned()),
+            Self::StealOwnVcpu { thief } => Some(format!("[ steal ] (on vcpu{thief})")),
+        }
     }
 
     /// The vCPU of the same VM that had the CPU.

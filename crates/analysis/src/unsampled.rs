@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use model::{Tables, VmId};
+use model::{Tables, TimeAccount, TimelineState, VmId};
 
-use crate::vcpu_timeline::{Account, State, VcpuTimelines};
+use crate::vcpu_timeline::VcpuTimelines;
 
 /// A VM that has CPU time without a sample.
 ///
@@ -35,7 +35,7 @@ pub(crate) fn unsampled(
             if is_on_cpu(segment.state) {
                 *on_cpu_ns += segment.length_ns();
             }
-            if segment.state == State::NotSampled {
+            if segment.state == TimelineState::NotSampled {
                 *not_sampled_ns += segment.length_ns();
             }
         }
@@ -59,15 +59,15 @@ impl Unsampled {
     }
 }
 
-fn is_on_cpu(state: State) -> bool {
+fn is_on_cpu(state: TimelineState) -> bool {
     match state.account() {
-        Account::Guest | Account::HaltPolling | Account::NotSampled => true,
-        Account::StealVmm => matches!(state, State::Vmm { .. }),
-        Account::Halt
-        | Account::StealOutside
-        | Account::Throttled
-        | Account::Paused
-        | Account::Unknown => false,
+        TimeAccount::Guest | TimeAccount::HaltPolling | TimeAccount::NotSampled => true,
+        TimeAccount::StealVmm => matches!(state, TimelineState::StealVmm { .. }),
+        TimeAccount::Halt
+        | TimeAccount::StealOutside
+        | TimeAccount::Throttled
+        | TimeAccount::Paused
+        | TimeAccount::Unknown => false,
     }
 }
 

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use analysis::vcpu_timeline::{Occupant, State, VcpuTimeline, VcpuTimelines, thieves};
+use analysis::vcpu_timeline::{Occupant, VcpuTimeline, VcpuTimelines, thieves};
 use axis_world::{Host, Life, Recorded, Truth};
-use model::{HostNs, OffCpuSource, SwitchEvent, VcpuId, VcpuState, WaitCounters};
+use model::{HostNs, OffCpuSource, SwitchEvent, TimelineState, VcpuId, VcpuState, WaitCounters};
 
 /// One character.
 const STEP: u64 = 100;
@@ -76,21 +76,21 @@ fn life(vcpu: &str, letters: &str, cpus: &str) -> Life {
     Life { vm: vm.chars().next().unwrap(), number: number.parse().unwrap(), truth }
 }
 
-fn letter(state: State) -> char {
+fn letter(state: TimelineState) -> char {
     match state {
-        State::GuestKernel => 'k',
-        State::GuestUser => 'u',
-        State::GuestUnknown => 'g',
-        State::NotSampled => '~',
-        State::Vmm { .. } => 'v',
-        State::Preempted => 'r',
-        State::WaitingInVmm { reason: Some(_) } => 'w',
-        State::WaitingInVmm { reason: None } => 'W',
-        State::Halted => 'h',
-        State::HaltPolling => 'p',
-        State::Throttled => 't',
-        State::Paused => 'z',
-        State::Unknown => '?',
+        TimelineState::GuestKernel => 'k',
+        TimelineState::GuestUser => 'u',
+        TimelineState::GuestUnknown => 'g',
+        TimelineState::NotSampled => '~',
+        TimelineState::StealVmm { .. } => 'v',
+        TimelineState::StealOutside => 'r',
+        TimelineState::StealVmmWaiting { reason: Some(_) } => 'w',
+        TimelineState::StealVmmWaiting { reason: None } => 'W',
+        TimelineState::Halt => 'h',
+        TimelineState::HaltPolling => 'p',
+        TimelineState::Throttled => 't',
+        TimelineState::Paused => 'z',
+        TimelineState::Unknown => '?',
     }
 }
 
@@ -103,7 +103,7 @@ fn drawn(timeline: &VcpuTimeline, end: u64) -> String {
 /// Who had the CPU while a vCPU could not, in periods.
 fn drawn_thieves(recorded: &Recorded, axis: &VcpuTimelines, timeline: &VcpuTimeline) -> String {
     let mut shares: BTreeMap<String, u64> = BTreeMap::new();
-    for segment in timeline.segments.iter().filter(|s| s.state == State::Preempted) {
+    for segment in timeline.segments.iter().filter(|s| s.state == TimelineState::StealOutside) {
         let taken = thieves(axis, timeline.vcpu, segment);
         assert_eq!(taken.iter().map(|(_, ns)| ns).sum::<u64>(), segment.length_ns());
         for (who, ns) in taken {

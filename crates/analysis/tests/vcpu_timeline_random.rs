@@ -6,35 +6,35 @@ mod axis_world;
 
 use std::collections::BTreeMap;
 
-use analysis::vcpu_timeline::{
-    Account, Occupant, State, VcpuTimeline, VcpuTimelines, agreement, thieves,
-};
+use analysis::vcpu_timeline::{Occupant, VcpuTimeline, VcpuTimelines, agreement, thieves};
 use axis_world::simulation::{BUSY, Load, MS, N_PERIODS, PERIOD, Random, Simulation};
 use axis_world::{Host, Life, Truth, is_on};
-use model::{HostNs, OffCpuSource, SwitchEvent, VcpuState, WaitCounters};
+use model::{
+    HostNs, OffCpuSource, SwitchEvent, TimeAccount, TimelineState, VcpuState, WaitCounters,
+};
 
-fn account(letter: char) -> Account {
+fn account(letter: char) -> TimeAccount {
     match letter {
-        'k' | 'u' => Account::Guest,
-        'v' | 'l' | 'w' => Account::StealVmm,
-        'p' => Account::HaltPolling,
-        'h' => Account::Halt,
-        'r' => Account::StealOutside,
-        't' => Account::Throttled,
-        'z' => Account::Paused,
-        _ => Account::Unknown,
+        'k' | 'u' => TimeAccount::Guest,
+        'v' | 'l' | 'w' => TimeAccount::StealVmm,
+        'p' => TimeAccount::HaltPolling,
+        'h' => TimeAccount::Halt,
+        'r' => TimeAccount::StealOutside,
+        't' => TimeAccount::Throttled,
+        'z' => TimeAccount::Paused,
+        _ => TimeAccount::Unknown,
     }
 }
 
 /// Letters of off-CPU states with their edges; what is on the CPU as one letter.
-fn off_letter(state: State) -> char {
+fn off_letter(state: TimelineState) -> char {
     match state {
-        State::Preempted => 'r',
-        State::WaitingInVmm { .. } => 'w',
-        State::Halted => 'h',
-        State::Throttled => 't',
-        State::Paused => 'z',
-        State::Unknown => '?',
+        TimelineState::StealOutside => 'r',
+        TimelineState::StealVmmWaiting { .. } => 'w',
+        TimelineState::Halt => 'h',
+        TimelineState::Throttled => 't',
+        TimelineState::Paused => 'z',
+        TimelineState::Unknown => '?',
         _ => '-',
     }
 }
@@ -75,11 +75,11 @@ fn assert_whole(axis: &VcpuTimelines) {
     }
 }
 
-fn totals(timeline: &VcpuTimeline) -> BTreeMap<Account, i64> {
+fn totals(timeline: &VcpuTimeline) -> BTreeMap<TimeAccount, i64> {
     let mut totals = BTreeMap::new();
     for segment in &timeline.segments {
         let account = match segment.state.account() {
-            Account::NotSampled => Account::Guest,
+            TimeAccount::NotSampled => TimeAccount::Guest,
             account => account,
         };
         *totals.entry(account).or_default() += segment.length_ns() as i64;
@@ -87,7 +87,7 @@ fn totals(timeline: &VcpuTimeline) -> BTreeMap<Account, i64> {
     totals
 }
 
-fn true_totals(life: &Life) -> BTreeMap<Account, i64> {
+fn true_totals(life: &Life) -> BTreeMap<TimeAccount, i64> {
     let mut totals = BTreeMap::new();
     for truth in &life.truth {
         *totals.entry(account(truth.letter)).or_default() += (truth.to - truth.from) as i64;
@@ -118,7 +118,9 @@ fn true_thieves(host: &Host, victim: usize) -> BTreeMap<Option<usize>, i64> {
 fn found_thieves(axis: &VcpuTimelines, victim: usize) -> BTreeMap<Option<usize>, i64> {
     let mut shares: BTreeMap<Option<usize>, i64> = BTreeMap::new();
     let timeline = &axis.timelines[victim];
-    for wait in timeline.segments.iter().filter(|segment| segment.state == State::Preempted) {
+    for wait in
+        timeline.segments.iter().filter(|segment| segment.state == TimelineState::StealOutside)
+    {
         let taken = thieves(axis, timeline.vcpu, wait);
         assert_eq!(taken.iter().map(|(_, ns)| ns).sum::<u64>(), wait.length_ns());
         for (who, ns) in taken {

@@ -1,8 +1,10 @@
 //! Why something changed, from what the window and the host's past say.
 
 use crate::host::{Host, cpus_of, thieves, waits};
+use model::VcpuTimeState;
+
 use crate::{
-    Action, Advice, Cause, Code, FunctionTime, Measure, Owner, SeriesName, State, Summary, Symptom,
+    Action, Advice, Cause, Code, FunctionTime, Measure, Owner, SeriesName, Summary, Symptom,
     VmSummary,
 };
 
@@ -58,7 +60,7 @@ impl Contention {
     pub(crate) fn new(window: &Summary) -> Self {
         let cpus = f64::from(window.cpus.max(1));
         let all = window.length_ns.saturating_mul(u64::from(window.cpus)).max(1);
-        let waiting: u64 = window.vms.values().map(|vm| vm.ns(State::StealOutside)).sum();
+        let waiting: u64 = window.vms.values().map(|vm| vm.ns(VcpuTimeState::StealOutside)).sum();
         let mut by_thief = std::collections::BTreeMap::<&Owner, u64>::new();
         for (owner, ns) in window.vms.values().flat_map(|vm| &vm.thieves) {
             *by_thief.entry(owner).or_default() += ns;
@@ -80,7 +82,8 @@ impl Contention {
 /// CPU time that VMs and processes had or wanted, the most first.
 fn wants(window: &Summary) -> Vec<(Owner, u64)> {
     let vms = window.vms.iter().map(|(name, vm)| {
-        let wanted = vm.demand_ns() - vm.ns(State::Throttled) + vm.ns(State::HaltPolling);
+        let wanted =
+            vm.demand_ns() - vm.ns(VcpuTimeState::Throttled) + vm.ns(VcpuTimeState::HaltPolling);
         (Owner::Vm(name.clone()), wanted)
     });
     let mut all: Vec<_> = vms.chain(others(window)).collect();
@@ -142,7 +145,7 @@ pub(crate) fn cause(host: &Host, window: &Summary, symptom: &Symptom) -> Cause {
 /// The VM's own quota, or one that it shares with others.
 fn quota(window: &Summary, vm: &VmSummary) -> Cause {
     let got = cpus_of(window, vm.used_ns());
-    let wanted = got + cpus_of(window, vm.ns(State::Throttled));
+    let wanted = got + cpus_of(window, vm.ns(VcpuTimeState::Throttled));
     let used =
         |name: &String| Some((name.clone(), cpus_of(window, window.vms.get(name)?.used_ns())));
     let mut others: Vec<_> = vm.same_quota.iter().filter_map(used).collect();
@@ -218,7 +221,7 @@ fn growth(host: &Host, window: &Summary, owner: &Owner) -> f64 {
 /// CPUs that each owner used.
 pub(crate) fn uses(window: &Summary) -> Vec<(Owner, f64)> {
     let vms = window.vms.iter().map(|(name, vm)| {
-        let used = vm.guest_ns() + vm.ns_in(&[State::StealVmm, State::HaltPolling]);
+        let used = vm.guest_ns() + vm.ns_in(&[VcpuTimeState::StealVmm, VcpuTimeState::HaltPolling]);
         (Owner::Vm(name.clone()), used)
     });
     vms.chain(others(window)).map(|(owner, ns)| (owner, cpus_of(window, ns))).collect()

@@ -3,9 +3,9 @@
 use crate::cause::{advice, cause, is_lock};
 use crate::host::{Host, cpus_of};
 use crate::vm::Vm;
-use crate::{
-    Cause, Finding, FindingId, FunctionTime, Measure, SeriesName, State, Summary, Symptom,
-};
+use model::VcpuTimeState;
+
+use crate::{Cause, Finding, FindingId, FunctionTime, Measure, SeriesName, Summary, Symptom};
 
 /// Less than this part of a VM's time is not worth a word.
 const LEAST: f64 = 0.01;
@@ -15,11 +15,11 @@ const LEAST: f64 = 0.01;
 pub fn explain(window: &Summary, vm: &str) -> Vec<Finding> {
     let Some(summary) = window.vms.get(vm) else { return Vec::new() };
     let total = summary.total_ns().max(1) as f64;
-    let states: [(Measure, &[State]); 4] = [
-        (Measure::StealOutside, &[State::StealOutside]),
-        (Measure::StealVmm, &[State::StealVmm, State::StealVmmWaiting]),
-        (Measure::Throttled, &[State::Throttled]),
-        (Measure::HaltPolling, &[State::HaltPolling]),
+    let states: [(Measure, &[VcpuTimeState]); 4] = [
+        (Measure::StealOutside, &[VcpuTimeState::StealOutside]),
+        (Measure::StealVmm, &[VcpuTimeState::StealVmm, VcpuTimeState::StealVmmWaiting]),
+        (Measure::Throttled, &[VcpuTimeState::Throttled]),
+        (Measure::HaltPolling, &[VcpuTimeState::HaltPolling]),
     ];
     let losses = states.into_iter().map(|(measure, states)| (measure, summary.ns_in(states)));
     let is_wait = |function: &&FunctionTime| is_lock(&function.code);
@@ -78,12 +78,12 @@ mod test {
         let web = VmSummary {
             vcpus: 1,
             states: BTreeMap::from([
-                (State::GuestUser, 4 * S),
-                (State::StealOutside, 3 * S),
-                (State::StealVmm, 2 * S),
-                (State::Throttled, S / 2),
-                (State::HaltPolling, S / 1000),
-                (State::Halt, S / 2),
+                (VcpuTimeState::GuestUser, 4 * S),
+                (VcpuTimeState::StealOutside, 3 * S),
+                (VcpuTimeState::StealVmm, 2 * S),
+                (VcpuTimeState::Throttled, S / 2),
+                (VcpuTimeState::HaltPolling, S / 1000),
+                (VcpuTimeState::Halt, S / 2),
             ]),
             functions: vec![function("main", 3 * S), function("queued_spin_lock_slowpath", S)],
             thieves: BTreeMap::from([(Owner::Vm("db".to_owned()), 3 * S)]),
@@ -116,8 +116,10 @@ mod test {
     fn who_uses_up_a_shared_quota_is_to_be_limited() {
         const S: u64 = 1_000_000_000;
         let vm = |name: &str, guest_ns, throttled_ns, others: &[&str]| {
-            let states =
-                BTreeMap::from([(State::GuestUser, guest_ns), (State::Throttled, throttled_ns)]);
+            let states = BTreeMap::from([
+                (VcpuTimeState::GuestUser, guest_ns),
+                (VcpuTimeState::Throttled, throttled_ns),
+            ]);
             let same_quota = others.iter().map(|other| (*other).to_owned()).collect();
             let summary = VmSummary { vcpus: 1, states, same_quota, ..VmSummary::default() };
             (name.to_owned(), summary)

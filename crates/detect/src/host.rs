@@ -8,7 +8,9 @@ use crate::cause::{Contention, uses};
 use crate::rule::rule;
 use crate::series::{Event, Series, Shift};
 use crate::vm::{Usual, Vm};
-use crate::{Code, MOST_VMS, Measure, Owner, SeriesName, State, Summary};
+use model::VcpuTimeState;
+
+use crate::{Code, MOST_VMS, Measure, Owner, SeriesName, Summary};
 
 /// A VM that is not seen for so long is forgotten.
 const FORGET_S: u32 = 86_400;
@@ -162,5 +164,5 @@ pub(crate) fn thieves(vm: &Vm, window: &Summary, name: &str) -> Vec<(Owner, f64)
 
 /// Whether a VM waited for CPUs in a twentieth of its time.
 pub(crate) fn waits(summary: &crate::VmSummary) -> bool {
-    summary.total_ns() / 20 < summary.ns(State::StealOutside)
+    summary.total_ns() / 20 < summary.ns(VcpuTimeState::StealOutside)
 }

@@ -33,6 +33,6 @@ pub use finding::{
     SeriesName, Symptom,
 };
 pub use summary::{
-    Account, Code, ExitUse, FunctionTime, MOST_FUNCTIONS, MOST_OTHERS, MOST_VMS, NAME_BYTES, Owner,
-    OwnerUse, State, Summary, VmSummary,
+    Code, ExitUse, FunctionTime, MOST_FUNCTIONS, MOST_OTHERS, MOST_VMS, NAME_BYTES, Owner,
+    OwnerUse, Summary, VmSummary,
 };

@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use model::{CpuTimeRow, ResultCode, Results, VcpuTimeRow};
+use model::{CpuTimeRow, ResultCode, Results, VcpuTimeRow, VcpuTimeState};
 
 use crate::summary::{bounded, without_cpu};
-use crate::{
-    Code, FunctionTime, MOST_FUNCTIONS, MOST_OTHERS, MOST_VMS, Owner, State, Summary, VmSummary,
-};
+use crate::{Code, FunctionTime, MOST_FUNCTIONS, MOST_OTHERS, MOST_VMS, Owner, Summary, VmSummary};
 
 /// Guest functions of an exit reason at most.
 const MOST_EXITING: usize = 3;
@@ -62,7 +60,7 @@ impl Summary {
         for row in rows {
             let name = bounded(&row.vm);
             let Some(vm) = self.vms.get_mut(&name) else { continue };
-            let state = State::from_name(&row.state);
+            let state = VcpuTimeState::from_name(&row.state);
             *vm.states.entry(state).or_default() += row.ns;
             if let Some(owner) = Owner::of_thief(row) {
                 *vm.thieves.entry(owner).or_default() += row.ns;

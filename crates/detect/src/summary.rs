@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{LostTime, Tables, VcpuTimeRow};
+use model::{Tables, TimeClass, VcpuTimeRow, VcpuTimeState};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a name at most.
@@ -17,106 +17,6 @@ pub const MOST_VMS: usize = 512;
 pub const MOST_FUNCTIONS: usize = 48;
 /// Thieves of a VM, exit reasons of a VM, owners of host CPU time, at most.
 pub const MOST_OTHERS: usize = 24;
-/// What vCPUs do, as in the result table `vcpu_time`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum State {
-    /// The guest's programs.
-    GuestUser,
-    /// The guest's kernel.
-    GuestKernel,
-    /// The guest; its privilege level is not readable.
-    GuestUnknown,
-    /// The guest has nothing to do.
-    Halt,
-    /// The host polls for the halt's end.
-    HaltPolling,
-    /// Steal type 1.
-    StealOutside,
-    /// Steal type 2, on a CPU.
-    StealVmm,
-    /// Steal type 2, asleep.
-    StealVmmWaiting,
-    /// Held back by a CPU quota.
-    Throttled,
-    /// Stopped by an administrator, a snapshot, a migration.
-    Paused,
-    /// On a CPU, without a sample.
-    NotSampled,
-    /// No evidence.
-    Unknown,
-}
-
-const STATES: [(State, &str); 12] = [
-    (State::GuestUser, "guest_user"),
-    (State::GuestKernel, "guest_kernel"),
-    (State::GuestUnknown, "guest_unknown"),
-    (State::Halt, "halt"),
-    (State::HaltPolling, "halt_polling"),
-    (State::StealOutside, "steal_outside"),
-    (State::StealVmm, "steal_vmm"),
-    (State::StealVmmWaiting, "steal_vmm_waiting"),
-    (State::Throttled, "throttled"),
-    (State::Paused, "paused"),
-    (State::NotSampled, "not_sampled"),
-    (State::Unknown, "unknown"),
-];
-
-/// How a state counts (docs/measuring.md).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Account {
-    /// The guest ran, or its vCPU had a CPU without a sample.
-    Guest,
-    /// Steal types 1 and 2: others had what the guest wanted.
-    Stolen,
-    /// A CPU quota held it back.
-    Throttled,
-    /// The guest wanted nothing, was stopped, or nothing is known.
-    Idle,
-}
-
-impl State {
-    /// All of them.
-    pub fn all() -> impl Iterator<Item = Self> {
-        STATES.into_iter().map(|(state, _)| state)
-    }
-
-    /// How it counts.
-    #[must_use]
-    pub fn account(self) -> Account {
-        match LostTime::from_state(self.name()) {
-            Some(lost) if lost.is_stolen() => Account::Stolen,
-            Some(_) => Account::Throttled,
-            None if self.is_sampled_guest() || self == Self::NotSampled => Account::Guest,
-            None => Account::Idle,
-        }
-    }
-
-    /// Whether a guest's own clock shows this time as that of the code that it interrupts: apparent time.
-    #[must_use]
-    pub fn is_apparent(self) -> bool {
-        self.account() != Account::Idle
-    }
-
-    /// Whether samples of this state saw the guest's code.
-    #[must_use]
-    pub fn is_sampled_guest(self) -> bool {
-        matches!(self, Self::GuestUser | Self::GuestKernel | Self::GuestUnknown)
-    }
-
-    /// Its name in the result table.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        STATES.iter().find(|(state, _)| *state == self).map_or("", |(_, name)| *name)
-    }
-
-    /// The state of this name in the result table; `Unknown`: there is none.
-    #[must_use]
-    pub fn from_name(name: &str) -> Self {
-        let found = STATES.iter().find(|(_, known)| *known == name);
-        found.map_or(Self::Unknown, |(state, _)| *state)
-    }
-}
-
 /// A function of a program. What is not known is empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Code {
@@ -222,7 +122,7 @@ pub struct VmSummary {
     /// Its vCPUs.
     pub vcpus: u32,
     /// Time of all its vCPUs by state.
-    pub states: BTreeMap<State, u64>,
+    pub states: BTreeMap<VcpuTimeState, u64>,
     /// Its functions, the most expensive first.
     pub functions: Vec<FunctionTime>,
     /// Time in the guest's states by process.
@@ -241,20 +141,20 @@ pub struct VmSummary {
 impl VmSummary {
     /// Time in a state.
     #[must_use]
-    pub fn ns(&self, state: State) -> u64 {
+    pub fn ns(&self, state: VcpuTimeState) -> u64 {
         self.states.get(&state).copied().unwrap_or(0)
     }
 
     /// Time in any of these states.
     #[must_use]
-    pub fn ns_in(&self, states: &[State]) -> u64 {
+    pub fn ns_in(&self, states: &[VcpuTimeState]) -> u64 {
         states.iter().map(|state| self.ns(*state)).sum()
     }
 
     /// Time in the states that count in this way.
     #[must_use]
-    pub fn ns_of(&self, account: Account) -> u64 {
-        let states = self.states.iter().filter(|(state, _)| state.account() == account);
+    pub fn ns_of(&self, class: TimeClass) -> u64 {
+        let states = self.states.iter().filter(|(state, _)| state.account().class() == class);
         states.map(|(_, ns)| ns).sum()
     }
 
@@ -267,20 +167,20 @@ impl VmSummary {
     /// Time in which the guest ran.
     #[must_use]
     pub fn guest_ns(&self) -> u64 {
-        self.ns_of(Account::Guest)
+        self.ns_of(TimeClass::Running)
     }
 
     /// Time in which it had a CPU or waited for its VMM.
     #[must_use]
     pub fn used_ns(&self) -> u64 {
-        self.guest_ns() + self.ns_in(&[State::StealVmm, State::StealVmmWaiting])
+        self.guest_ns() + self.ns_in(&[VcpuTimeState::StealVmm, VcpuTimeState::StealVmmWaiting])
     }
 
     /// Time in which it had, or wanted, a CPU.
     #[must_use]
     pub fn demand_ns(&self) -> u64 {
-        let lost = self.ns_of(Account::Stolen) + self.ns_of(Account::Throttled);
-        self.guest_ns() + lost
+        let states = self.states.iter().filter(|(state, _)| state.is_apparent());
+        states.map(|(_, ns)| ns).sum()
     }
 }
 

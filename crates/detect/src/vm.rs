@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::rule::{Rule, exits_value, rule};
 use crate::series::{Event, Series, Shift};
 use crate::step::median_of;
-use crate::{Code, Measure, Owner, State, VmSummary};
+use model::VcpuTimeState;
+
+use crate::{Code, Measure, Owner, VmSummary};
 
 /// Series of functions, of processes, of exit reasons at most.
 const MOST_SERIES: usize = 48;
@@ -324,12 +326,12 @@ impl Vm {
 /// Shares of the VM's time, one of each kind.
 fn shares(vm: &VmSummary) -> Vec<(Measure, f32)> {
     let total = vm.total_ns() as f32;
-    let share = |states: &[State]| vm.ns_in(states) as f32 / total;
+    let share = |states: &[VcpuTimeState]| vm.ns_in(states) as f32 / total;
     let mut shares = vec![
-        (Measure::Throttled, share(&[State::Throttled])),
-        (Measure::StealOutside, share(&[State::StealOutside])),
-        (Measure::StealVmm, share(&[State::StealVmm, State::StealVmmWaiting])),
-        (Measure::HaltPolling, share(&[State::HaltPolling])),
+        (Measure::Throttled, share(&[VcpuTimeState::Throttled])),
+        (Measure::StealOutside, share(&[VcpuTimeState::StealOutside])),
+        (Measure::StealVmm, share(&[VcpuTimeState::StealVmm, VcpuTimeState::StealVmmWaiting])),
+        (Measure::HaltPolling, share(&[VcpuTimeState::HaltPolling])),
     ];
     let demand = vm.demand_ns() as f32;
     if total / 20.0 <= demand {

@@ -4,8 +4,9 @@
 
 mod fleet;
 
-use detect::{Cause, Change, Detector, Finding, Measure, Owner, State, Summary, VmSummary};
+use detect::{Cause, Change, Detector, Finding, Measure, Owner, Summary, VmSummary};
 use fleet::Fleet;
+use model::VcpuTimeState;
 
 /// The change comes with this window: functions are known by then.
 const FROM: u32 = 100;
@@ -71,7 +72,7 @@ fn the_same_rise_is_a_finding_when_nothing_gave_it() {
         let ns: u64 =
             vm.functions.iter().filter(|f| f.code.function == "nginx_fn0").map(|f| f.ns).sum();
         vm.functions.iter_mut().filter(|f| f.code.function == "nginx_fn4").for_each(|f| f.ns += ns);
-        *vm.states.get_mut(&State::GuestUser).unwrap() += ns;
+        *vm.states.get_mut(&VcpuTimeState::GuestUser).unwrap() += ns;
     };
     let (findings, moved) = found(grown);
     let [finding] = &findings[..] else { panic!("{findings:?}") };
@@ -85,7 +86,7 @@ fn what_comes_with_another_kernel_of_the_host_is_its_fault() {
         window.kernel = "6.12.0".to_owned();
         for vm in window.vms.values_mut() {
             let more = vm.total_ns() / 8;
-            *vm.states.get_mut(&State::StealVmm).unwrap() += more;
+            *vm.states.get_mut(&VcpuTimeState::StealVmm).unwrap() += more;
             vm.exits.get_mut("msr").unwrap().ns += more;
         }
     };
@@ -114,12 +115,12 @@ fn arrive(window: &mut Summary, name: &str) {
     let ns = window.length_ns;
     let n = window.vms.len() as u64;
     for vm in window.vms.values_mut() {
-        *vm.states.get_mut(&State::StealOutside).unwrap() += ns / n;
+        *vm.states.get_mut(&VcpuTimeState::StealOutside).unwrap() += ns / n;
         *vm.thieves.entry(Owner::Vm(name.to_owned())).or_default() += ns / n;
     }
     let code = detect::Code { function: "burn".to_owned(), ..Default::default() };
     let functions = vec![detect::FunctionTime { code, ns }];
-    let states = [(State::GuestUser, ns)].into();
+    let states = [(VcpuTimeState::GuestUser, ns)].into();
     let arrived =
         VmSummary { vcpus: 1, states, functions: functions.clone(), ..VmSummary::default() };
     window.vms.insert(name.to_owned(), arrived);

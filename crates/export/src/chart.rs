@@ -5,8 +5,8 @@ use std::slice::Iter;
 
 use analysis::exit_reason;
 use analysis::steal::ThiefNames;
-use analysis::vcpu_timeline::{Occupant, Place, Segment, Span, State, VcpuTimeline, VcpuTimelines};
-use model::{Header, HostNs, Tables, VcpuId, VmId};
+use analysis::vcpu_timeline::{Occupant, Place, Segment, Span, VcpuTimeline, VcpuTimelines};
+use model::{Header, HostNs, Tables, TimelineState, VcpuId, VmId};
 use view::clean;
 
 /// A recording's vCPUs and pCPUs in time, or a part of them.
@@ -78,12 +78,13 @@ impl<'a> Chart<'a> {
     }
 
     /// A state as words: `guest user`, `vmm: npf`.
-    pub(crate) fn state(&self, state: State) -> String {
-        match (kind_name(state), reason(state)) {
-            (kind, Some(reason)) => {
+    pub(crate) fn state(&self, state: TimelineState) -> String {
+        let kind = state.kind().chart_name();
+        match state.exit_reason() {
+            Some(reason) => {
                 format!("{kind}: {}", exit_reason::name(self.header.vendor, reason))
             }
-            (kind, None) => kind.to_owned(),
+            None => kind.to_owned(),
         }
     }
 
@@ -129,30 +130,4 @@ pub(crate) fn merged<T: PartialEq>(
 pub(crate) fn guest_process(place: &Place) -> String {
     let name = clean(&place.process);
     place.pid.map_or_else(|| name.to_string(), |pid| format!("{name} ({pid})"))
-}
-
-/// A state without its reason. The names are part of the formats: scripts look for them.
-pub(crate) fn kind_name(state: State) -> &'static str {
-    match state {
-        State::GuestUser => "guest user",
-        State::GuestKernel => "guest kernel",
-        State::GuestUnknown => "guest",
-        State::Vmm { .. } => "vmm",
-        State::WaitingInVmm { .. } => "waiting in vmm",
-        State::Preempted => "preempted",
-        State::Halted => "halted",
-        State::HaltPolling => "halt polling",
-        State::Throttled => "throttled",
-        State::Paused => "paused",
-        State::NotSampled => "not sampled",
-        State::Unknown => "unknown",
-    }
-}
-
-fn reason(state: State) -> Option<u32> {
-    match state {
-        State::Vmm { reason } => Some(reason),
-        State::WaitingInVmm { reason } => reason,
-        _ => None,
-    }
 }

@@ -1,5 +1,6 @@
 //! Figures against the number of VMs, for charts.
 
+use model::TimeAccount;
 use split::Part;
 
 use crate::ladder::{Step, steps};
@@ -48,7 +49,7 @@ pub fn curves(plan: &Plan, runs: &[Run]) -> Vec<Curves> {
     let percentile = format!("Turnaround, {percent} % of requests within");
     let per_second = |run: &Run, n: u64| n as f64 / run.seconds().max(1e-9);
     let loaded =
-        |run: &Run, account: &str| Some(100.0 * run.vms.get(&Class::Loaded)?.part(account));
+        |run: &Run, account: TimeAccount| Some(100.0 * run.vms.get(&Class::Loaded)?.part(account));
     let mut all = vec![
         by_treatment(plan, runs, &percentile, "ms", &|step| {
             step.percentile_ms(percent).map(|interval| interval.mean)
@@ -67,7 +68,7 @@ pub fn curves(plan: &Plan, runs: &[Run]) -> Vec<Curves> {
         }),
         by_treatment(plan, runs, "Busy CPUs", "", &|step| step.figure(Run::busy_cpus)),
         by_treatment(plan, runs, "loaded VMs waited for a CPU", "%", &|step| {
-            step.figure(|run| loaded(run, "steal_outside"))
+            step.figure(|run| loaded(run, TimeAccount::StealOutside))
         }),
     ];
     all.extend(plan.treatments().iter().filter_map(|treatment| model(runs, &treatment.name)));

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use analysis::exit_reason;
-use analysis::steal::{ACCOUNTS, Thief, ThiefNames, TimelineInput, account_name, balances};
+use analysis::steal::{TimelineInput, Thief, ThiefNames, balances};
 use analysis::vcpu_timeline::Occupant;
-use model::{CpuId, Pid, Sample, Tables, VcpuId, VcpuState, VmId};
+use model::{CpuId, Pid, Sample, Tables, TimeAccount, VcpuId, VcpuState, VmId};
 
 use split::{Part, Split, TimeAxis};
 
@@ -45,9 +45,9 @@ pub fn vms(evidence: &TimelineInput<'_>, cast: &VmRoles) -> BTreeMap<Class, Vms>
     for (vcpu, balance) in balances(evidence, &names) {
         let Some(class) = cast.of_vcpu(tables, vcpu) else { continue };
         let sum = classes.entry(class).or_default();
-        for account in ACCOUNTS {
+        for account in TimeAccount::ALL {
             let ns = balance.accounts.get(account);
-            *sum.accounts.entry(account_name(account).to_owned()).or_default() += ns;
+            *sum.accounts.entry(account.name().to_owned()).or_default() += ns;
         }
         for (thief, ns) in balance.thieves {
             *sum.thieves.entry(cast.thief(tables, &names, thief)).or_default() += ns;
@@ -89,7 +89,7 @@ pub fn parts(
             }
         };
         let balance = sum.spent.balance;
-        ACCOUNTS.iter().for_each(|of| add(account_name(*of), balance.accounts.get(*of)));
+        TimeAccount::ALL.iter().for_each(|of| add(of.name(), balance.accounts.get(*of)));
         add(NOT_RECORDED, sum.spent.outside_ns + sum.spent.no_vm_ns);
         for (thief, ns) in balance.thieves {
             *part.thieves.entry(cast.thief(tables, &names, thief)).or_default() += ns;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use model::TimeAccount;
 use split::Part;
 
 use crate::ladder::Step;
@@ -63,8 +64,8 @@ impl StepParts {
 
 impl PartTime {
     /// Time of an account.
-    pub(crate) fn account_ns(&self, account: &str) -> u64 {
-        self.accounts.get(account).copied().unwrap_or(0)
+    pub(crate) fn account_ns(&self, account: TimeAccount) -> u64 {
+        self.accounts.get(account.name()).copied().unwrap_or(0)
     }
 
     /// Time that was taken from VMs.
@@ -74,9 +75,9 @@ impl PartTime {
             Theft::Idle => by("idle VMs"),
             Theft::Loaded => by("loaded VMs"),
             Theft::Others => self
-                .account_ns("steal_outside")
+                .account_ns(TimeAccount::StealOutside)
                 .saturating_sub(by("idle VMs").saturating_add(by("loaded VMs"))),
-            Theft::Vmm => self.account_ns("steal_vmm"),
+            Theft::Vmm => self.account_ns(TimeAccount::StealVmm),
         }
     }
 

@@ -8,6 +8,7 @@ mod prose;
 
 use std::collections::BTreeMap;
 
+use model::TimeAccount;
 use serde_json::json;
 use view::{Cell, Column, Part, Report, Table};
 
@@ -253,7 +254,7 @@ fn time(plan: &Plan, runs: &[Run]) -> Table {
     for (treatment, step) in all_steps(plan, runs) {
         let of =
             |of: &dyn Fn(&Vms) -> f64| cell(step.figure(|run| run.vms.get(&Class::Loaded).map(of)));
-        let part = |account: &'static str| of(&move |vms: &Vms| percent_of(vms.part(account)));
+        let part = |account: TimeAccount| of(&move |vms: &Vms| percent_of(vms.part(account)));
         let by = |thief: &'static str| {
             of(&move |vms: &Vms| {
                 let ns = vms.thieves.get(thief).copied().unwrap_or(0);
@@ -263,16 +264,17 @@ fn time(plan: &Plan, runs: &[Run]) -> Table {
         table.row([
             treatment.into(),
             step.vms.into(),
-            part("guest"),
-            part("halt"),
-            part("halt_polling"),
-            part("steal_outside"),
+            part(TimeAccount::Guest),
+            part(TimeAccount::Halt),
+            part(TimeAccount::HaltPolling),
+            part(TimeAccount::StealOutside),
             by("idle VMs"),
             by("loaded VMs"),
-            part("steal_vmm"),
-            part("throttled"),
+            part(TimeAccount::StealVmm),
+            part(TimeAccount::Throttled),
             of(&|vms: &Vms| {
-                percent_of(vms.part("paused") + vms.part("not_sampled") + vms.part("unknown"))
+                let rare = [TimeAccount::Paused, TimeAccount::NotSampled, TimeAccount::Unknown];
+                percent_of(rare.map(|account| vms.part(account)).iter().sum::<f64>())
             }),
             cell(step.figure(|run| per_second(run, Class::Loaded, Vms::n_exits))),
         ]);
@@ -334,11 +336,9 @@ fn others(plan: &Plan, runs: &[Run]) -> Table {
             mebibytes(|vms| vms.private_bytes),
             mebibytes(|vms| vms.huge_bytes),
             top_exit(&step).map_or(Cell::NONE, Cell::from),
-            cell(
-                step.figure(|run| {
-                    Some(percent_of(run.vms.get(&Class::Idle)?.part("steal_outside")))
-                }),
-            ),
+            cell(step.figure(|run| {
+                Some(percent_of(run.vms.get(&Class::Idle)?.part(TimeAccount::StealOutside)))
+            })),
         ]);
     }
     table.notes.push(
@@ -521,7 +521,15 @@ fn each(runs: &[Run]) -> Table {
         "merged_bytes",
     ]
     .map(Column::csv_only);
-    let accounts = ["guest", "halt", "halt_polling", "steal_outside", "steal_vmm", "throttled"];
+    let accounts = [
+        TimeAccount::Guest,
+        TimeAccount::Halt,
+        TimeAccount::HaltPolling,
+        TimeAccount::StealOutside,
+        TimeAccount::StealVmm,
+        TimeAccount::Throttled,
+    ]
+    .map(TimeAccount::name);
     let more = [Class::Loaded, Class::Idle].into_iter().flat_map(|class| {
         accounts.map(|account| Column::number("").csv(format!("{}_{account}_ns", class.name())))
     });

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use model::TimeAccount;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -370,8 +371,9 @@ impl Vms {
 
     /// An account's part of it.
     #[must_use]
-    pub fn part(&self, account: &str) -> f64 {
-        self.accounts.get(account).copied().unwrap_or(0) as f64 / self.wall_ns().max(1) as f64
+    pub fn part(&self, account: TimeAccount) -> f64 {
+        self.accounts.get(account.name()).copied().unwrap_or(0) as f64
+            / self.wall_ns().max(1) as f64
     }
 
     /// VM exits; `None`: not counted.
@@ -479,7 +481,7 @@ mod test {
         run.notes.push("a note".to_owned());
         assert_eq!(Run::parse(&run.json().to_string()), Ok(run.clone()));
         assert!((run.busy_cpus().unwrap() - 0.25).abs() < 1e-9);
-        assert!((run.vms[&Class::Loaded].part("guest") - 0.3).abs() < 1e-9);
+        assert!((run.vms[&Class::Loaded].part(TimeAccount::Guest) - 0.3).abs() < 1e-9);
         let later = run.json().to_string().replacen("\"version\":1", "\"version\":2", 1);
         assert_eq!(Run::parse(&later), Err("it is of version 2".to_owned()));
     }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use model::TimeAccount;
+
 use crate::ladder::{Step, steps};
 use crate::plan::Plan;
 use crate::run::{Class, CpuUse, Run, sum};
@@ -98,7 +100,7 @@ impl Cause {
         let mut uses: Vec<(CpuUse, f64)> =
             uses.into_iter().filter(|(which, _)| *which != CpuUse::Idle).collect();
         uses.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let of_loaded = |account: &'static str| {
+        let of_loaded = |account: TimeAccount| {
             step.figure(move |run| Some(run.vms.get(&Class::Loaded)?.part(account)))
         };
         Self {
@@ -106,9 +108,9 @@ impl Cause {
             uses,
             idle_exit: largest(runs.iter().flat_map(|run| exits(run, Class::Idle)))
                 .map(|(name, part)| (name, part / runs.len() as f64)),
-            waited: of_loaded("steal_outside"),
+            waited: of_loaded(TimeAccount::StealOutside),
             thief: thief(runs),
-            in_vmm: of_loaded("steal_vmm"),
+            in_vmm: of_loaded(TimeAccount::StealVmm),
         }
     }
 }

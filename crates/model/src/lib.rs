@@ -1,7 +1,8 @@
-//! The words of vmscope: ids, clocks, addresses, samples and the tables of a recording.
+//! The words of vmscope: ids, clocks, addresses, samples, the tables of a recording, and the facts that reports, files and
+//! messages share, each with its names.
 //!
 //! Design constraints: plain data and small pure functions. This crate must never do IO, read a
-//! clock, spawn, serialize or use `unsafe`; every other crate may depend on it, it depends on none.
+//! clock, spawn or use `unsafe`; every other crate may depend on it, it depends on none.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -9,7 +10,6 @@
 mod address;
 mod budget;
 mod id;
-mod lost;
 mod results;
 mod sample;
 mod switch;
@@ -17,11 +17,11 @@ mod tables;
 mod text;
 mod time;
 mod trace;
+mod vcpu_time;
 
 pub use address::{Cr3, GuestVirt, HostVirt, KernelStack};
 pub use budget::Budget;
 pub use id::{BootId, CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
-pub use lost::LostTime;
 pub use results::{
     CpuTimeRow, ExitsRow, HealthRow, HostRow, ResultCode, ResultRow, ResultThief, Results,
     VcpuTimeRow, VmRow, WindowKey,
@@ -42,3 +42,4 @@ pub use trace::{
     TraceFilter, TraceStack, TraceTables, TraceTask, TracedCommand, Vector, record_slots,
     slot_kinds_header,
 };
+pub use vcpu_time::{TimeAccount, TimeClass, TimelineState, VcpuTimeState};

@@ -1,6 +1,6 @@
 -- The functions whose share of a VM's time differs most between two ranges, or between two VMs, in percent of its vCPUs' time.
 WITH parts AS (
-  SELECT function, module, state IN ('guest_user', 'guest_kernel', 'guest_unknown') AS ran,
+  SELECT function, module, state IN (/* guest */ 'guest_user', 'guest_kernel', 'guest_unknown') AS ran,
          CASE WHEN vm = :vm AND (:host = '' OR host = :host) AND slice >= :from AND slice < :to
               THEN ns ELSE 0 END AS ns_a,
          CASE WHEN vm = :other_vm AND (:other_host = '' OR host = :other_host)

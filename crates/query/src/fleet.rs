@@ -18,7 +18,7 @@ use api::http::{FleetAnswer, HealthAnswer, HostTimes, VmTimes};
 use arrow::array::{Array, AsArray, PrimitiveArray, RecordBatch, StringViewArray};
 use arrow::datatypes::{ArrowPrimitiveType, TimestampMicrosecondType, UInt64Type};
 use chrono::{DateTime, TimeDelta, Utc};
-use model::LostTime;
+use model::TimeAccount;
 
 use crate::catalog::Windows;
 use health::Health;
@@ -108,13 +108,14 @@ impl Sum {
     }
 
     /// Which part of it was lost in ways of which this is true.
-    fn share(&self, counts: impl Fn(LostTime) -> bool) -> f64 {
+    fn share(&self, counts: impl Fn(TimeAccount) -> bool) -> f64 {
         let parts = [
-            (LostTime::StealOutside, self.outside),
-            (LostTime::StealVmm, self.vmm),
-            (LostTime::Throttled, self.throttled),
+            (TimeAccount::StealOutside, self.outside),
+            (TimeAccount::StealVmm, self.vmm),
+            (TimeAccount::Throttled, self.throttled),
         ];
-        let part: u64 = parts.into_iter().filter(|(lost, _)| counts(*lost)).map(|(_, ms)| ms).sum();
+        let part: u64 =
+            parts.into_iter().filter(|(account, _)| counts(*account)).map(|(_, ms)| ms).sum();
         part as f64 / self.all as f64
     }
 }
@@ -349,7 +350,7 @@ impl FleetTimes {
                 }
             }
             if whole.all != 0 {
-                hosts.push((whole.share(LostTime::is_stolen), name, cells));
+                hosts.push((whole.share(TimeAccount::is_stolen), name, cells));
             }
         }
         let mut partial = state.lacks(range.is_cut);
@@ -562,6 +563,6 @@ fn ns(ms: u64) -> u64 {
 
 /// To a hundredth of a percent; `None`: no vCPU was there.
 fn stolen(sum: &Sum) -> Option<f64> {
-    let part = sum.share(LostTime::is_stolen);
+    let part = sum.share(TimeAccount::is_stolen);
     (sum.all != 0).then_some((part * 10_000.0).round() / 10_000.0)
 }

@@ -109,8 +109,6 @@ pub fn parse_instant(text: &str) -> Result<DateTime<Utc>, QueryError> {
 
 #[cfg(test)]
 mod test {
-    use model::LostTime;
-
     use super::*;
 
     #[test]
@@ -127,28 +125,6 @@ mod test {
         let all: Vec<_> =
             ReadyQuery::find("function-over-time").unwrap().parameters().into_iter().collect();
         assert_eq!(all, ["from", "function", "host", "to", "vm"]);
-    }
-
-    #[test]
-    fn stolen_is_as_it_is_defined() {
-        let states = |is_it: fn(&LostTime) -> bool| {
-            let all = [LostTime::StealOutside, LostTime::StealVmm, LostTime::Throttled];
-            let states = all.into_iter().filter(is_it).flat_map(LostTime::states);
-            format!(
-                "state IN ({})",
-                states.map(|s| format!("'{s}'")).collect::<Vec<_>>().join(", ")
-            )
-        };
-        let sql = ReadyQuery::find("hosts-by-steal").unwrap().sql;
-        for (expected, column) in [
-            (states(|lost| *lost == LostTime::StealOutside), "outside_ns"),
-            (states(|lost| *lost == LostTime::StealVmm), "vmm_ns"),
-            (states(|lost| lost.is_stolen()), "stolen_percent"),
-        ] {
-            let (before, _) = sql.split_once(&format!(" AS {column}")).unwrap();
-            let (_, condition) = before.rsplit_once("CASE WHEN ").unwrap();
-            assert!(condition.starts_with(&expected), "{column}: {condition}, not {expected}");
-        }
     }
 
     #[test]

@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::Result;
 use api::http::Answer;
 use bytes::Bytes;
-use detect::State;
 use export::{FunctionCost, Functions, GuestFunction};
+use model::VcpuTimeState;
 use model::{Results, VcpuTimeRow};
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -36,12 +36,16 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The query of `vcpu_time` for host, VM, process, pid, module, function, samples, apparent and corrected ns, with a
 /// condition on its rows.
 pub(crate) fn query(condition: &str) -> String {
-    let names = |is: fn(State) -> bool| {
-        let names =
-            State::all().filter(|state| is(*state)).map(|state| format!("'{}'", state.name()));
+    let names = |is: fn(VcpuTimeState) -> bool| {
+        let names = VcpuTimeState::ALL
+            .iter()
+            .copied()
+            .filter(|state| is(*state))
+            .map(|state| format!("'{}'", state.name()));
         names.collect::<Vec<_>>().join(", ")
     };
-    let (apparent, sampled) = (names(State::is_apparent), names(State::is_sampled_guest));
+    let (apparent, sampled) =
+        (names(VcpuTimeState::is_apparent), names(VcpuTimeState::is_sampled_guest));
     format!(
         "SELECT host, vm, process, pid, module, function, \
          sum(CASE WHEN state IN ({sampled}) THEN samples ELSE 0 END), sum(ns) AS apparent_ns, sum(corrected_ns) \
@@ -89,7 +93,7 @@ fn from_results(results: &Results) -> Functions {
     }
     for row in &results.vcpu_time {
         let VcpuTimeRow { vm, state, code, ns, corrected_ns, samples, .. } = &row.row;
-        let state = State::from_name(state);
+        let state = VcpuTimeState::from_name(state);
         if !state.is_apparent() {
             continue;
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use detect::{Owner, State, Summary, VmSummary};
+use detect::{Owner, Summary, VmSummary};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
@@ -13,6 +13,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::registry::Registry;
 
 use crate::alerts::{KINDS, short};
+use model::VcpuTimeState;
+
 use crate::metrics::plain;
 
 /// What is not seen for so long has no series any more.
@@ -48,7 +50,7 @@ struct VmTotals {
     last_s: u64,
     /// In the last window.
     vcpus: u32,
-    states: BTreeMap<State, u64>,
+    states: BTreeMap<VcpuTimeState, u64>,
     /// How many, and how long they took.
     exits: BTreeMap<String, (u64, u64)>,
 }
@@ -186,7 +188,7 @@ impl Collector for Totals {
 impl Totals {
     fn encode_vms(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let states = self.vms.iter().flat_map(|((host, name), vm)| {
-            State::all().map(move |state| {
+            VcpuTimeState::ALL.iter().copied().map(move |state| {
                 let ns = vm.states.get(&state).copied().unwrap_or(0);
                 let labels = vec![("host", host.as_str()), ("vm", name), ("state", state.name())];
                 (labels, seconds(ns))
@@ -274,7 +276,10 @@ mod test {
         let io = ExitUse { count: 9, ns: S, functions: Vec::new() };
         let vm = VmSummary {
             vcpus: 2,
-            states: BTreeMap::from([(State::GuestUser, 4 * S), (State::StealOutside, S / 2)]),
+            states: BTreeMap::from([
+                (VcpuTimeState::GuestUser, 4 * S),
+                (VcpuTimeState::StealOutside, S / 2),
+            ]),
             exits: BTreeMap::from([("io".to_owned(), io)]),
             ..VmSummary::default()
         };

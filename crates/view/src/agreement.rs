@@ -1,14 +1,12 @@
 //! `vmscope report --offcpu-source both`: how well gaps found by samples and by switches agree.
 
 use analysis::Selection;
-use analysis::steal::account_name;
 use analysis::vcpu_timeline::{Agreement, VcpuAgreement};
 use model::{Tables, Vcpu};
 use serde_json::{Value, json};
 
 use crate::profile::VERSION;
 use crate::recording::cleaned;
-use crate::vcpu_time::account_in_words;
 use crate::{Cell, Column, Report, Table, clean, seconds};
 
 /// How well the two ways agree, for each vCPU that is selected.
@@ -70,8 +68,8 @@ fn table(vm: &str, vcpu: u32, found: &VcpuAgreement, period_ns: u64) -> Table {
     for (account, pair) in &found.accounts {
         let times = [pair.samples_ns, pair.switches_ns];
         let [samples, switches] = times.map(|ns| Cell::Share(ns, wall_ns));
-        let data = [account_name(*account).into()].into_iter().chain(times.map(Cell::ns));
-        let name = format!("  {}", account_in_words(*account)).into();
+        let data = [account.name().into()].into_iter().chain(times.map(Cell::ns));
+        let name = format!("  {}", account.words()).into();
         let points = Cell::RealChange(rounded(pair.points(found.wall_ns)));
         table.row(data.chain([name, samples, switches, points]));
     }

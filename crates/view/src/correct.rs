@@ -1,8 +1,7 @@
 //! `vmscope correct`: run times without what was stolen.
 
 use analysis::steal::{Correction, Stolen, VictimTime, Victims, Window, share_bound_ns};
-use analysis::vcpu_timeline::State;
-use model::{VcpuId, VmId};
+use model::{TimelineState, VcpuId, VmId};
 use serde_json::{Value, json};
 
 use crate::recording::cleaned;
@@ -122,7 +121,7 @@ fn paused_ns(source: &VcpuTime<'_>, query: &CorrectQuery<'_>) -> u64 {
     let timelines = evidence.axis.timelines.iter();
     let segments =
         timelines.filter(|line| of_vm(line.vcpu) == Some(query.vm)).flat_map(|line| &line.segments);
-    let paused = segments.filter(|segment| segment.state == State::Paused);
+    let paused = segments.filter(|segment| segment.state == TimelineState::Paused);
     paused.filter_map(|segment| query.window.clip(segment)).map(|cut| cut.length_ns()).sum()
 }
 

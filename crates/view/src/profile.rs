@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use analysis::{
     By, Counter, Label, NodeMemory, Profile, Side, Unsampled, View, VmNodes, VmSummary,
 };
-use model::{Guest, Note};
+use model::{Guest, Note, TimeAccount};
 use serde_json::{Value, json};
 
 use crate::layout::both;
@@ -111,21 +111,25 @@ fn question(profile: &Profile) -> String {
 /// The line of totals above the table.
 fn totals(profile: &Profile) -> String {
     let shares = &profile.shares;
+    let unseen = |account| shares.unseen.get(account);
     let mut parts = vec![("OS", shares.os), ("USER", shares.user)];
     match profile.query.selection.view() {
         View::Unified | View::Host => parts.extend([("VM", shares.vm), ("IDLE", shares.idle)]),
         View::Native => parts.push(("IDLE", shares.idle)),
         // Unseen samples of one process are unknown.
         View::Guest if profile.query.selection.process().is_some() => {}
-        View::Guest => parts.extend([("IDLE(halt)", shares.halt), ("steal", shares.steal())]),
+        View::Guest => {
+            parts.extend([("IDLE(halt)", unseen(TimeAccount::Halt)), ("steal", shares.steal())])
+        }
     }
     let others = [
-        ("HALT-POLLING", shares.halt_polling),
-        ("THROTTLED", shares.throttled),
-        ("PAUSED", shares.paused),
-        ("NOT-SAMPLED", shares.not_sampled),
-        ("UNKNOWN", shares.unknown),
-    ];
+        ("HALT-POLLING", TimeAccount::HaltPolling),
+        ("THROTTLED", TimeAccount::Throttled),
+        ("PAUSED", TimeAccount::Paused),
+        ("NOT-SAMPLED", TimeAccount::NotSampled),
+        ("UNKNOWN", TimeAccount::Unknown),
+    ]
+    .map(|(name, account)| (name, unseen(account)));
     parts.extend(others.into_iter().filter(|(_, samples)| *samples > 0));
     let names: Vec<&str> = parts.iter().map(|(name, _)| *name).collect();
     let share = |n: u64| percent(n, profile.total.max(1), 2) + "%";
@@ -422,20 +426,18 @@ fn vm(summary: &VmSummary) -> Value {
 
 fn totals_json(profile: &Profile) -> Value {
     let shares = profile.shares;
-    json!({
+    let mut totals = json!({
         "samples": profile.total,
         "os": shares.os,
         "user": shares.user,
         "vm": shares.vm,
         "idle": shares.idle,
-        "halt": shares.halt,
-        "halt_polling": shares.halt_polling,
-        "steal_outside": shares.steal_outside,
-        "steal_own_vcpu": shares.steal_own_vcpu,
-        "steal_vmm": shares.steal_vmm,
-        "throttled": shares.throttled,
-        "paused": shares.paused,
-        "not_sampled": shares.not_sampled,
-        "unknown": shares.unknown,
-    })
+    });
+    for account in TimeAccount::ALL.into_iter().filter(|account| *account != TimeAccount::Guest) {
+        totals[account.name()] = shares.unseen.get(account).into();
+        if account == TimeAccount::StealOutside {
+            totals["steal_own_vcpu"] = shares.steal_own_vcpu.into();
+        }
+    }
+    totals
 }

@@ -6,24 +6,21 @@ mod victims;
 use std::collections::BTreeMap;
 
 use analysis::Nodes;
-use analysis::steal::{
-    ACCOUNTS, AttributionLevel, TimeBreakdown, Victims, account_name, balances, hundredths, victims,
-};
-use analysis::vcpu_timeline::Account;
-use model::{VcpuId, VmId};
+use analysis::steal::{TimeBreakdown, Victims, AttributionLevel, balances, hundredths, victims};
+use model::{TimeAccount, VcpuId, VmId};
 use serde_json::{Value, json};
 
 use crate::recording::cleaned;
-use crate::vcpu_time::{VERSION, VcpuTime, account_in_words, stolen_json};
+use crate::vcpu_time::{VERSION, VcpuTime, stolen_json};
 use crate::{Cell, Column, Report, Scale, Table, Width, clean, ms, percent};
 
 /// Accounts that are left out of the overview where they are 0.
-pub(crate) const RARE: [Account; 5] = [
-    Account::HaltPolling,
-    Account::Throttled,
-    Account::Paused,
-    Account::NotSampled,
-    Account::Unknown,
+pub(crate) const RARE: [TimeAccount; 5] = [
+    TimeAccount::HaltPolling,
+    TimeAccount::Throttled,
+    TimeAccount::Paused,
+    TimeAccount::NotSampled,
+    TimeAccount::Unknown,
 ];
 
 /// What a line of the table stands for.
@@ -136,10 +133,10 @@ impl VmTime {
 /// it happened.
 fn overview(source: &VcpuTime<'_>, vms: &[VmTime]) -> Table {
     let happened = |account| vms.iter().any(|vm| 0 < vm.sum.accounts.get(account));
-    let shown = ACCOUNTS.map(|account| !RARE.contains(&account) || happened(account));
+    let shown = TimeAccount::ALL.map(|account| !RARE.contains(&account) || happened(account));
     let mut columns = vec![Column::name("VM"), Column::number("s").scale(Scale::S)];
-    let accounts = ACCOUNTS.into_iter().zip(shown).filter(|(_, shown)| *shown);
-    let title = |account| account_in_words(account).replacen(' ', "\n", 1);
+    let accounts = TimeAccount::ALL.into_iter().zip(shown).filter(|(_, shown)| *shown);
+    let title = |account: TimeAccount| account.words().replacen(' ', "\n", 1);
     columns.extend(accounts.map(|(account, _)| Column::number(title(account))));
     let has_remote = vms.iter().any(|vm| vm.remote.is_some());
     columns.extend(has_remote.then(|| Column::number("remote\nmemory")));
@@ -167,11 +164,11 @@ fn details(source: &VcpuTime<'_>, query: &StealQuery, vm: &VmTime) -> Vec<Table>
     let wall_ns = vm.sum.accounts.total();
     let thieves = || {
         let table = source.thieves(&vm.sum.thieves, wall_ns);
-        titled(source, vm, ("type 1, outside", Account::StealOutside), table, query.limit)
+        titled(source, vm, ("type 1, outside", TimeAccount::StealOutside), table, query.limit)
     };
     let reasons = || {
         let table = source.reasons(&vm.sum.reasons, wall_ns);
-        titled(source, vm, ("type 2, in the VMM", Account::StealVmm), table, query.limit)
+        titled(source, vm, ("type 2, in the VMM", TimeAccount::StealVmm), table, query.limit)
     };
     match query.by {
         None if query.all => Vec::new(),
@@ -188,7 +185,7 @@ fn details(source: &VcpuTime<'_>, query: &StealQuery, vm: &VmTime) -> Vec<Table>
 fn titled(
     source: &VcpuTime<'_>,
     vm: &VmTime,
-    (kind, account): (&str, Account),
+    (kind, account): (&str, TimeAccount),
     mut table: Table,
     limit: Option<usize>,
 ) -> Table {
@@ -206,19 +203,18 @@ fn titled(
 fn causes(source: &VcpuTime<'_>, vms: &[VmTime], by: Option<StealBy>) -> Table {
     let columns = ["vm", "vcpu", "account", "cause", "ns", "percent"].map(Column::csv_only);
     let mut table = Table::new("", columns.to_vec());
-    let is_wanted = |account: &Account| match by {
-        Some(StealBy::Thief) => *account == Account::StealOutside,
-        Some(StealBy::Reason) => *account == Account::StealVmm,
+    let is_wanted = |account: &TimeAccount| match by {
+        Some(StealBy::Thief) => *account == TimeAccount::StealOutside,
+        Some(StealBy::Reason) => *account == TimeAccount::StealVmm,
         _ => true,
     };
     for vm in vms {
         for (number, _, balance) in &vm.vcpus {
             let name = &source.vm(vm.vm).name;
             let wall_ns = balance.accounts.total().max(1);
-            for account in ACCOUNTS.into_iter().filter(is_wanted) {
+            for account in TimeAccount::ALL.into_iter().filter(is_wanted) {
                 for (cause, ns) in parts(source, balance, account) {
-                    let who =
-                        [name.as_str().into(), (*number).into(), account_name(account).into()];
+                    let who = [name.as_str().into(), (*number).into(), account.name().into()];
                     table.row(who.into_iter().chain([
                         cause,
                         Cell::ns(ns),
@@ -231,13 +227,13 @@ fn causes(source: &VcpuTime<'_>, vms: &[VmTime], by: Option<StealBy>) -> Table {
     table
 }
 
-fn parts(source: &VcpuTime<'_>, balance: &TimeBreakdown, account: Account) -> Vec<(Cell, u64)> {
+fn parts(source: &VcpuTime<'_>, balance: &TimeBreakdown, account: TimeAccount) -> Vec<(Cell, u64)> {
     match account {
-        Account::StealOutside => {
+        TimeAccount::StealOutside => {
             let thieves = balance.thieves.iter();
             thieves.map(|(thief, ns)| (source.names.name(*thief).into(), *ns)).collect()
         }
-        Account::StealVmm => {
+        TimeAccount::StealVmm => {
             let reasons = balance.reasons.iter();
             reasons.map(|(reason, time)| (source.reason(*reason).into(), time.total_ns())).collect()
         }
@@ -274,21 +270,17 @@ fn vm_json(source: &VcpuTime<'_>, query: &StealQuery, vm: &VmTime) -> Value {
 
 /// A VM's time, for JSON.
 pub(crate) fn time_json(source: &VcpuTime<'_>, balance: &TimeBreakdown) -> Value {
-    let ns = |account| balance.accounts.get(account);
     let wall_ns = balance.accounts.total();
-    json!({
-        "wall_ns": wall_ns,
-        "guest_ns": ns(Account::Guest),
-        "halt_ns": ns(Account::Halt),
-        "halt_polling_ns": ns(Account::HaltPolling),
-        "steal_outside_ns": ns(Account::StealOutside),
-        "steal_vmm_ns": ns(Account::StealVmm),
-        "throttled_ns": ns(Account::Throttled),
-        "paused_ns": ns(Account::Paused),
-        "not_sampled_ns": ns(Account::NotSampled),
-        "unknown_ns": ns(Account::Unknown),
-        "thieves": source.thieves(&balance.thieves, wall_ns).json(),
-        "reasons": source.reasons(&balance.reasons, wall_ns).json(),
-        "interrupts_ns": balance.interrupts_ns(source.evidence.header.vendor),
-    })
+    let mut time = serde_json::Map::from_iter([("wall_ns".to_owned(), wall_ns.into())]);
+    for account in TimeAccount::ALL {
+        let name = format!("{}_ns", account.name());
+        time.insert(name, balance.accounts.get(account).into());
+    }
+    let more = [
+        ("thieves", source.thieves(&balance.thieves, wall_ns).json()),
+        ("reasons", source.reasons(&balance.reasons, wall_ns).json()),
+        ("interrupts_ns", balance.interrupts_ns(source.evidence.header.vendor).into()),
+    ];
+    time.extend(more.map(|(key, value)| (key.to_owned(), value)));
+    Value::Object(time)
 }

@@ -1,7 +1,7 @@
 //! `vmscope top --once`: a window's vCPUs.
 
 use analysis::overview::{Overview, Share};
-use analysis::vcpu_timeline::Account;
+use model::TimeAccount;
 use serde_json::{Value, json};
 
 use crate::recording::cleaned;
@@ -36,7 +36,7 @@ pub fn top(hostname: &str, n_cpus: usize, window_ns: u64, vcpus: &[Overview]) ->
 
 fn table(vcpus: &[Overview]) -> Table {
     let share = |title: &str| Column::number(title).decimals(1);
-    let paused = match vcpus.iter().any(|vcpu| 0 < vcpu.ns(Account::Paused)) {
+    let paused = match vcpus.iter().any(|vcpu| 0 < vcpu.ns(TimeAccount::Paused)) {
         true => share("PAUSE").key("paused"),
         false => Column::data("paused"),
     };
@@ -64,20 +64,20 @@ fn table(vcpus: &[Overview]) -> Table {
     for vcpu in vcpus {
         let share = |ns: u64| Cell::Share(ns, vcpu.wall_ns.max(1));
         let of = |account| vcpu.ns(account);
-        let (halt, polling) = (of(Account::Halt), of(Account::HaltPolling));
-        let (not_sampled, unknown) = (of(Account::NotSampled), of(Account::Unknown));
+        let (halt, polling) = (of(TimeAccount::Halt), of(TimeAccount::HaltPolling));
+        let (not_sampled, unknown) = (of(TimeAccount::NotSampled), of(TimeAccount::Unknown));
         let who = [format!("{} vcpu{}", vcpu.vm, vcpu.vcpu).into(), vcpu.vm.as_str().into()];
         let shares = [
-            of(Account::Guest),
+            of(TimeAccount::Guest),
             vcpu.guest_user_ns,
             vcpu.guest_kernel_ns,
             halt + polling,
             halt,
             polling,
-            of(Account::StealOutside),
-            of(Account::StealVmm),
-            of(Account::Throttled),
-            of(Account::Paused),
+            of(TimeAccount::StealOutside),
+            of(TimeAccount::StealVmm),
+            of(TimeAccount::Throttled),
+            of(TimeAccount::Paused),
             not_sampled + unknown,
             not_sampled,
             unknown,
@@ -96,7 +96,7 @@ fn table(vcpus: &[Overview]) -> Table {
 /// `db vcpu0 98%`: who had the CPU most, and how much of the steal of type 1 that was.
 #[must_use]
 pub fn top_thief(vcpu: &Overview, thief: &Share) -> String {
-    let part = 100 * thief.ns / vcpu.ns(Account::StealOutside).max(1);
+    let part = 100 * thief.ns / vcpu.ns(TimeAccount::StealOutside).max(1);
     format!("{} {part}%", clean(&thief.name))
 }
 
@@ -121,7 +121,7 @@ mod test {
 
     #[test]
     fn a_window() {
-        use Account::{Guest, Halt, HaltPolling, StealOutside};
+        use TimeAccount::{Guest, Halt, HaltPolling, StealOutside};
         let accounts = [(Guest, 600), (Halt, 150), (HaltPolling, 50), (StealOutside, 200)];
         let share = |name: &str, ns| Share { name: name.to_owned(), process: String::new(), ns };
         let vcpu = Overview {

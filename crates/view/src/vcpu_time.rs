@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use analysis::exit_reason;
-use analysis::steal::{Stolen, Thief, ThiefNames, TimelineInput, VmmTime};
-use analysis::vcpu_timeline::{Account, VcpuTimeline};
+use analysis::steal::{TimelineInput, Stolen, Thief, ThiefNames, VmmTime};
+use analysis::vcpu_timeline::VcpuTimeline;
 use model::{OffCpuSource, VcpuId, Vm, VmId};
 use serde_json::{Value, json};
 
@@ -170,20 +170,4 @@ pub(crate) fn stolen_json(stolen: &Stolen) -> Value {
         "vmm_ns": stolen.vmm_ns,
         "throttled_ns": stolen.throttled_ns,
     })
-}
-
-/// An account in words; scripts get `analysis::steal::account_name`.
-#[must_use]
-pub fn account_in_words(account: Account) -> &'static str {
-    match account {
-        Account::Guest => "guest",
-        Account::Halt => "halt",
-        Account::HaltPolling => "halt polling",
-        Account::StealOutside => "steal type 1",
-        Account::StealVmm => "steal type 2",
-        Account::Throttled => "throttled",
-        Account::Paused => "paused",
-        Account::NotSampled => "not sampled",
-        Account::Unknown => "unknown",
-    }
 }

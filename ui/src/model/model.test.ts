@@ -203,7 +203,7 @@ test("a flame graph has what was stolen in apparent time only", () => {
     "all 115",
     " p 115",
     "  f 90",
-    "   [waited for a CPU: VM b] 30",
+    "   [waiting for a CPU: VM b] 30",
     "  t 25",
     "   g 25",
     "    [in the VMM: msr] 5",

@@ -1,6 +1,6 @@
 // Where the time of a VM's code went: the flame graph and the tables of a range, and how they differ between two.
 
-import { GUEST, IDLE } from "./states";
+import { GUEST, IDLE, LOST, NOT_SAMPLED, STOLEN, stateOf } from "./states";
 import { byName, cut, visible } from "./text";
 
 // Time of a vCPU, as the result tables charge it.
@@ -94,15 +94,14 @@ export function framesOf(row: CodeRow, basis: Basis): Frame[] {
       module: row.module ?? "",
     });
   }
-  const lost = (kind: string, name: string) => frames.push({ name: `[${name}]`, kind, module: "" });
-  if (row.state === "not_sampled" && row.function === null) lost("not-sampled", "not sampled");
-  if (basis === "corrected") return frames;
-  if (row.state === "steal_outside")
-    lost("preempted", `waited for a CPU: ${row.thief ?? "unknown"}`);
-  if (row.state === "steal_vmm") lost("vmm", `in the VMM: ${row.exit ?? "unknown"}`);
-  if (row.state === "steal_vmm_waiting")
-    lost("vmm-waiting", `asleep in the VMM: ${row.exit ?? "unknown"}`);
-  if (row.state === "throttled") lost("throttled", "throttled");
+  const state = stateOf(row.state);
+  if (state === undefined) return frames;
+  const lost = (name: string) => frames.push({ name: `[${name}]`, kind: state.colour, module: "" });
+  if (NOT_SAMPLED.includes(row.state) && row.function === null) lost(state.name);
+  if (basis === "corrected" || !LOST.includes(row.state)) return frames;
+  // Without the type of steal.
+  const name = state.name.replace(/ \(.*\)$/, "");
+  lost(STOLEN.includes(row.state) ? `${name}: ${row.thief ?? row.exit ?? "unknown"}` : name);
   return frames;
 }
 

@@ -1,4 +1,6 @@
-// States of vCPUs (docs/measuring.md), as the page shows them.
+// States of vCPUs (docs/measuring.md), as the page shows them. The table is made from that of crates/model.
+
+import table from "../../vcpu-states.json";
 
 export interface State {
   // As the result tables have it.
@@ -6,26 +8,32 @@ export interface State {
   name: string;
   // A colour of the exported pages.
   colour: string;
+  // What it counts as.
+  account: string;
+  // Whether the guest wanted this time, and got it.
+  class: string;
 }
 
-export const STATES: readonly State[] = [
-  { state: "guest_user", name: "guest user", colour: "guest-user" },
-  { state: "guest_kernel", name: "guest kernel", colour: "guest-kernel" },
-  { state: "guest_unknown", name: "guest, level unknown", colour: "guest-unknown" },
-  { state: "steal_outside", name: "waiting for a CPU (steal type 1)", colour: "preempted" },
-  { state: "steal_vmm", name: "in the VMM (steal type 2)", colour: "vmm" },
-  { state: "steal_vmm_waiting", name: "asleep in the VMM (steal type 2)", colour: "vmm-waiting" },
-  { state: "throttled", name: "throttled by a quota", colour: "throttled" },
-  { state: "halt_polling", name: "halt polling", colour: "halt-polling" },
-  { state: "halt", name: "halted", colour: "idle" },
-  { state: "paused", name: "paused", colour: "stopped" },
-  { state: "not_sampled", name: "not sampled", colour: "not-sampled" },
-  { state: "unknown", name: "unknown", colour: "unknown" },
-];
+export const STATES: readonly State[] = table;
 
-export const GUEST = ["guest_user", "guest_kernel", "guest_unknown"];
+const statesWhere = (is: (state: State) => boolean): readonly string[] =>
+  STATES.filter(is).map(({ state }) => state);
+const inAccount = (name: string) => statesWhere(({ account }) => account === name);
+const inClass = (name: string) => statesWhere((state) => state.class === name);
+
+export const GUEST = inAccount("guest");
+export const STOLEN_OUTSIDE = inAccount("steal_outside");
+export const STOLEN_VMM = inAccount("steal_vmm");
+export const THROTTLED = inAccount("throttled");
+export const NOT_SAMPLED = inAccount("not_sampled");
+export const STOLEN = inClass("stolen");
 // When the guest had nothing to do, or was not to do anything.
-export const IDLE = ["halt", "halt_polling", "paused", "unknown"];
+export const IDLE = inClass("idle");
+// What it wanted and did not get, stolen or held back.
+export const LOST: readonly string[] = [...STOLEN, ...inClass("held_back")];
+
+export const stateOf = (name: string): State | undefined =>
+  STATES.find(({ state }) => state === name);
 
 export type Times = ReadonlyMap<string, number>;
 

@@ -1,7 +1,15 @@
 // Why a VM is slow, in a sentence or two: the largest of what it lost, and to whom.
 
-import { STOLEN_OUTSIDE, STOLEN_VMM, THROTTLED } from "./lost";
-import { largest, sum, type Times } from "./states";
+import {
+  LOST,
+  NOT_SAMPLED,
+  STOLEN_OUTSIDE,
+  STOLEN_VMM,
+  THROTTLED,
+  largest,
+  sum,
+  type Times,
+} from "./states";
 import { percent } from "./units";
 
 // Less than this share of the time is nothing to speak of.
@@ -25,10 +33,12 @@ export interface Verdict {
 export function verdict({ states, thieves, exits, hottest }: Loss): Verdict {
   const all = sum(states);
   if (all === 0) return { headline: "Nothing was recorded of this VM here.", reasons: [] };
-  const [outside, vmm, throttled] = [STOLEN_OUTSIDE, STOLEN_VMM, THROTTLED].map((list) =>
-    sum(states, list),
-  ) as [number, number, number];
-  const lost = outside + vmm + throttled;
+  const [outside, vmm, throttled] = [
+    sum(states, STOLEN_OUTSIDE),
+    sum(states, STOLEN_VMM),
+    sum(states, THROTTLED),
+  ];
+  const lost = sum(states, LOST);
   const reasons: [number, string][] = [
     [
       outside,
@@ -64,7 +74,7 @@ function blame(times: Times, all: number, words: string): string {
 }
 
 function unsampled(states: Times, all: number): string[] {
-  const ns = sum(states, ["not_sampled"]);
+  const ns = sum(states, NOT_SAMPLED);
   return ns < all / 5
     ? []
     : [

@@ -15,8 +15,17 @@ import { DataTable } from "../parts/table";
 import { TimeLine, useSelection } from "../parts/timeline";
 import { bucketsOf } from "../model/place";
 import { sharesOverTime } from "../model/series";
-import { STOLEN, STOLEN_OUTSIDE, THROTTLED } from "../model/lost";
-import { GUEST, IDLE, STATES, largest, sum, totals } from "../model/states";
+import {
+  GUEST,
+  IDLE,
+  STATES,
+  STOLEN,
+  STOLEN_OUTSIDE,
+  THROTTLED,
+  largest,
+  sum,
+  totals,
+} from "../model/states";
 import { byName } from "../model/text";
 import { type Span, duration, percent, span as spanText } from "../model/units";
 

@@ -27,8 +27,7 @@ import {
   ofBuckets,
 } from "../model/profile";
 import { type Point, pointsOf, statesOverTime } from "../model/series";
-import { STOLEN_VMM } from "../model/lost";
-import { STATES, largest, sum, totals } from "../model/states";
+import { STATES, STOLEN_OUTSIDE, STOLEN_VMM, largest, sum, totals } from "../model/states";
 import { cut, visible } from "../model/text";
 import { SECOND_MS, type Span, count, percent, span as spanText } from "../model/units";
 import { verdict } from "../model/verdict";
@@ -221,7 +220,7 @@ function HostCode({ rows }: { rows: CodeRow[] }) {
 const short = (name: string) => cut(visible(name), 60);
 const thievesOf = (rows: CodeRow[]) =>
   totals(
-    rows.filter(({ state }) => state === "steal_outside"),
+    rows.filter(({ state }) => STOLEN_OUTSIDE.includes(state)),
     (row) => row.thief ?? "[unknown]",
     (row) => row.ns,
   );

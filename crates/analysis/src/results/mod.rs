@@ -16,13 +16,13 @@ use std::sync::Arc;
 
 use model::{
     ExitsRow, Guest, Header, HealthRow, HostRow, ResultRow, Results, Sample, Switch, Tables,
-    VcpuId, VmId, VmRow, WindowKey,
+    TimeAccount, VcpuId, VmId, VmRow, WindowKey,
 };
 
 use self::slices::Slices;
 use crate::flow::FlowBuilder;
-use crate::steal::{SampleTimes, ThiefNames, TimelineInput};
-use crate::vcpu_timeline::{Account, Segment, VcpuTimelines, VcpuTimelinesBuilder};
+use crate::steal::{TimelineInput, SampleTimes, ThiefNames};
+use crate::vcpu_timeline::{Segment, VcpuTimelines, VcpuTimelinesBuilder};
 use crate::{Counter, Resolver, Selection, exit_reason};
 
 /// Length of a time slice of result tables, until they are rolled up.
@@ -139,7 +139,7 @@ fn vms(tables: &Tables, axis: &VcpuTimelines) -> Vec<VmRow> {
         };
         let timelines: Vec<_> =
             axis.timelines.iter().filter(|timeline| of_vm(timeline.vcpu)).collect();
-        let in_account = |account: Account| {
+        let in_account = |account: TimeAccount| {
             let segments = timelines.iter().flat_map(|timeline| &timeline.segments);
             let is_it = |segment: &&Segment| segment.state.account() == account;
             Some(segments.filter(is_it).fold(0, |sum: u64, s| sum.saturating_add(s.length_ns())))
@@ -153,9 +153,9 @@ fn vms(tables: &Tables, axis: &VcpuTimelines) -> Vec<VmRow> {
             pid: vm.pid.0,
             vcpus: count(tables.vcpus.iter().filter(|row| row.vm.index() == index).count()),
             vcpu_ns: timelines.iter().fold(0, |sum, t| sum.saturating_add(t.length_ns())),
-            steal_outside_ns: in_account(Account::StealOutside),
-            steal_vmm_ns: in_account(Account::StealVmm),
-            throttled_ns: in_account(Account::Throttled),
+            steal_outside_ns: in_account(TimeAccount::StealOutside),
+            steal_vmm_ns: in_account(TimeAccount::StealVmm),
+            throttled_ns: in_account(TimeAccount::Throttled),
             map_via,
             no_map_reason,
         }

@@ -2,21 +2,19 @@
 
 use std::hash::Hash;
 
-use model::{ResultCode, ResultThief, VcpuTimeRow};
+use model::{ResultCode, ResultThief, TimeAccount, TimelineState, VcpuTimeRow};
 use rustc_hash::FxHashMap;
 
 use super::slices::Slices;
 use crate::exit_reason;
-use crate::steal::{Attribution, AttributionLevel, Thief, ThiefNames, TimelineInput};
-use crate::vcpu_timeline::{
-    Account, Place, PlaceId, Segment, State, VcpuTimeline, VcpuTimelines, thieves,
-};
+use crate::steal::{Attribution, TimelineInput, Thief, ThiefNames, AttributionLevel};
+use crate::vcpu_timeline::{Place, PlaceId, Segment, VcpuTimeline, VcpuTimelines, thieves};
 
 /// What is added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     slice: u64,
-    state: State,
+    state: TimelineState,
     /// By process, thread, function: the first place that is the same as far as each tells.
     whose: [Option<PlaceId>; 3],
     thief: Option<Thief>,
@@ -67,7 +65,7 @@ fn sums(
         for (slice, from, to) in slices.cut(segment.from, segment.to) {
             let piece = Segment { from, to, ..*segment };
             let key = Key { slice, state: segment.state, whose, thief: None };
-            if segment.state == State::Preempted {
+            if segment.state == TimelineState::StealOutside {
                 for (occupant, ns) in thieves(evidence.axis, timeline.vcpu, &piece) {
                     let thief = Some(names.thief(occupant, from));
                     sums.entry(Key { thief, ..key }).or_default().ns += ns;
@@ -93,16 +91,11 @@ fn row(
     let tables = evidence.tables;
     let vcpu = tables.vcpus.get(timeline.vcpu.index())?;
     let vm_name = |vm: model::VmId| tables.vms.get(vm.index()).map(|vm| vm.name.clone());
-    let reason = match key.state {
-        State::Vmm { reason } => Some(reason),
-        State::WaitingInVmm { reason } => reason,
-        _ => None,
-    };
-    let is_own = matches!(key.state.account(), Account::Guest | Account::NotSampled);
+    let is_own = matches!(key.state.account(), TimeAccount::Guest | TimeAccount::NotSampled);
     Some(VcpuTimeRow {
         vm: vm_name(vcpu.vm)?,
         vcpu: vcpu.number,
-        state: state_name(key.state).to_owned(),
+        state: key.state.kind().name().to_owned(),
         code: code(evidence.axis, key.whose),
         thief: key.thief.map(|thief| names.name(thief)),
         thief_vm: key.thief.and_then(|thief| names.vm(thief)).and_then(vm_name),
@@ -111,7 +104,9 @@ fn row(
             name: names.own_name(thief).map(str::to_owned),
             pid: names.pid(thief).map(|pid| pid.0),
         }),
-        exit_reason: reason
+        exit_reason: key
+            .state
+            .exit_reason()
             .map(|reason| exit_reason::name(evidence.header.vendor, reason).into_owned()),
         ns: sum.ns,
         corrected_ns: if is_own { sum.ns } else { 0 },
@@ -129,24 +124,6 @@ fn code(axis: &VcpuTimelines, whose: [Option<PlaceId>; 3]) -> ResultCode {
         function: function.map(|place| place.function.clone()),
         module: function.and_then(|place| place.module.clone()),
         build_id: function.and_then(|place| Some(place.build_id.as_ref()?.to_string())),
-    }
-}
-
-/// Its name in result tables.
-fn state_name(state: State) -> &'static str {
-    match state {
-        State::GuestKernel => "guest_kernel",
-        State::GuestUser => "guest_user",
-        State::GuestUnknown => "guest_unknown",
-        State::NotSampled => "not_sampled",
-        State::Vmm { .. } => "steal_vmm",
-        State::WaitingInVmm { .. } => "steal_vmm_waiting",
-        State::Preempted => "steal_outside",
-        State::Halted => "halt",
-        State::HaltPolling => "halt_polling",
-        State::Throttled => "throttled",
-        State::Paused => "paused",
-        State::Unknown => "unknown",
     }
 }
 

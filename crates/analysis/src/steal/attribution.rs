@@ -1,8 +1,8 @@
-//! Whose a gap was: what the guest did before and after it.
+//! AttributionLevel a gap was: what the guest did before and after it.
 //!
 //! ```text
 //!            before                 gap                     after
-//!   function f  f  kernel k | Preempted, Throttled... | kernel l  f
+//!   function f  f  kernel k | StealOutside, Throttled.. | kernel l  f
 //!               ^--- up to three samples of the guest's ---^
 //!                    kernel are looked across: a tick interrupts a function, which then goes on
 //! ```
@@ -14,7 +14,9 @@
 
 use super::AttributionLevel::{Function, Process, Thread};
 use super::SampleTimes;
-use crate::vcpu_timeline::{Account, Place, PlaceId, Segment, State, VcpuTimeline, VcpuTimelines};
+use super::AttributionLevel::{Function, Process, Thread};
+use crate::vcpu_timeline::{Place, PlaceId, Segment, VcpuTimeline, VcpuTimelines};
+use model::{TimeAccount, TimelineState};
 
 /// Samples of the guest's kernel that a function may be found behind.
 const KERNEL_SAMPLES: u64 = 3;
@@ -71,9 +73,9 @@ impl<'a> Attribution<'a> {
     pub fn victim(&self, segment: usize, whose: AttributionLevel) -> Option<PlaceId> {
         let Segment { state, place, .. } = self.timeline.segments[segment];
         match state.account() {
-            Account::Guest => return place,
-            Account::StealVmm if place.is_some() => return place,
-            Account::Halt | Account::HaltPolling | Account::Unknown => return None,
+            TimeAccount::Guest => return place,
+            TimeAccount::StealVmm if place.is_some() => return place,
+            TimeAccount::Halt | TimeAccount::HaltPolling | TimeAccount::Unknown => return None,
             _ => {}
         }
         let tells = |place: &PlaceId| whose != Thread || self.axis.place(*place).tid.is_some();
@@ -196,10 +198,19 @@ fn nearest(timeline: &VcpuTimeline, order: impl Iterator<Item = usize>) -> Vec<O
 
 fn shows(segment: &Segment) -> Shows {
     match (segment.state, segment.place) {
-        (State::Halted | State::HaltPolling | State::Paused | State::Unknown, _) => Shows::Barrier,
+        (
+            TimelineState::Halt
+            | TimelineState::HaltPolling
+            | TimelineState::Paused
+            | TimelineState::Unknown,
+            _,
+        ) => Shows::Barrier,
         (_, Some(_)) => Shows::Place,
         // The guest ran unknown code.
-        (State::GuestKernel | State::GuestUser | State::GuestUnknown, None) => Shows::Barrier,
+        (
+            TimelineState::GuestKernel | TimelineState::GuestUser | TimelineState::GuestUnknown,
+            None,
+        ) => Shows::Barrier,
         (_, None) => Shows::Nothing,
     }
 }

@@ -2,30 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use model::{HostNs, VcpuId, Vendor, VmId};
+use model::{HostNs, TimeAccount, TimelineState, VcpuId, Vendor, VmId};
 
 use super::{Thief, ThiefNames, TimelineInput, Window};
 use crate::exit_reason;
 use crate::share::shared_out;
-use crate::vcpu_timeline::{Account, Segment, State, VcpuTimeline, VcpuTimelines, thieves};
+use crate::vcpu_timeline::{Segment, VcpuTimeline, VcpuTimelines, thieves};
 
-/// In the order in which they are shown.
-pub const ACCOUNTS: [Account; 9] = [
-    Account::Guest,
-    Account::Halt,
-    Account::HaltPolling,
-    Account::StealOutside,
-    Account::StealVmm,
-    Account::Throttled,
-    Account::Paused,
-    Account::NotSampled,
-    Account::Unknown,
-];
-
-/// Time by account. They add up to the time looked at.
+/// Time, or samples, by account. They add up to the time looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Accounts {
-    ns: [u64; ACCOUNTS.len()],
+    ns: [u64; TimeAccount::ALL.len()],
 }
 
 /// A vCPU's time, or the sum of several's.
@@ -33,9 +20,9 @@ pub struct Accounts {
 pub struct TimeBreakdown {
     /// All of it.
     pub accounts: Accounts,
-    /// Type 1 by who had the CPU; adds up to `Account::StealOutside`.
+    /// Type 1 by who had the CPU; adds up to `TimeAccount::StealOutside`.
     pub thieves: BTreeMap<Thief, u64>,
-    /// Type 2 by exit reason (`None`: not known); adds up to `Account::StealVmm`.
+    /// Type 2 by exit reason (`None`: not known); adds up to `TimeAccount::StealVmm`.
     pub reasons: BTreeMap<Option<u32>, VmmTime>,
 }
 
@@ -58,22 +45,6 @@ pub fn balances(
     timelines
         .map(|timeline| (timeline.vcpu, TimeBreakdown::of(evidence.axis, timeline, names)))
         .collect()
-}
-
-/// Its name in JSON and CSV.
-#[must_use]
-pub fn account_name(account: Account) -> &'static str {
-    match account {
-        Account::Guest => "guest",
-        Account::Halt => "halt",
-        Account::HaltPolling => "halt_polling",
-        Account::StealOutside => "steal_outside",
-        Account::StealVmm => "steal_vmm",
-        Account::Throttled => "throttled",
-        Account::Paused => "paused",
-        Account::NotSampled => "not_sampled",
-        Account::Unknown => "unknown",
-    }
 }
 
 /// Parts of a total in hundredths of a per cent of the sum: they add up to 10,000, by largest remainder.
@@ -160,14 +131,14 @@ impl TimeBreakdown {
         };
         let mut now: Vec<(VcpuId, Segment)> = vcpus.iter().filter_map(now).collect();
         let is_idle = |(_, segment): &(VcpuId, Segment)| {
-            matches!(segment.state.account(), Account::Halt | Account::HaltPolling)
+            matches!(segment.state.account(), TimeAccount::Halt | TimeAccount::HaltPolling)
         };
         if !now.iter().all(is_idle) {
             now.retain(|vcpu| !is_idle(vcpu));
         }
         let (length, n) = (stretch.to.since(stretch.from), now.len() as u64);
         if n == 0 {
-            self.accounts.add(Account::Unknown, length);
+            self.accounts.add(TimeAccount::Unknown, length);
         }
         for (number, (vcpu, segment)) in (0..n).zip(now) {
             let ns = length / n + u64::from(number < length % n);
@@ -177,7 +148,7 @@ impl TimeBreakdown {
 
     /// Adds another's time.
     pub fn add(&mut self, other: &Self) {
-        for account in ACCOUNTS {
+        for account in TimeAccount::ALL {
             self.accounts.add(account, other.accounts.get(account));
         }
         other.thieves.iter().for_each(|(who, ns)| *self.thieves.entry(*who).or_default() += ns);
@@ -199,10 +170,10 @@ impl TimeBreakdown {
 }
 
 impl Accounts {
-    /// Time of an account, ns.
+    /// Of an account.
     #[must_use]
-    pub fn get(&self, account: Account) -> u64 {
-        self.ns[index(account)]
+    pub fn get(&self, account: TimeAccount) -> u64 {
+        self.ns[account as usize]
     }
 
     /// All of them.
@@ -211,14 +182,14 @@ impl Accounts {
         self.ns.iter().sum()
     }
 
-    /// In the order of `ACCOUNTS`.
+    /// In the order of `TimeAccount::ALL`.
     #[must_use]
-    pub fn all(&self) -> [u64; ACCOUNTS.len()] {
+    pub fn all(&self) -> [u64; TimeAccount::ALL.len()] {
         self.ns
     }
 
-    pub(super) fn add(&mut self, account: Account, ns: u64) {
-        self.ns[index(account)] += ns;
+    pub(crate) fn add(&mut self, account: TimeAccount, ns: u64) {
+        self.ns[account as usize] += ns;
     }
 }
 
@@ -229,21 +200,17 @@ impl VmmTime {
         self.on_cpu_ns + self.waiting_ns
     }
 
-    pub(super) fn add(&mut self, state: State, ns: u64) {
+    pub(super) fn add(&mut self, state: TimelineState, ns: u64) {
         match state {
-            State::WaitingInVmm { .. } => self.waiting_ns += ns,
+            TimelineState::StealVmmWaiting { .. } => self.waiting_ns += ns,
             _ => self.on_cpu_ns += ns,
         }
     }
 }
 
 /// The exit reason of a state that is type 2 steal.
-pub(super) fn vmm_reason(state: State) -> Option<Option<u32>> {
-    match state {
-        State::Vmm { reason } => Some(Some(reason)),
-        State::WaitingInVmm { reason } => Some(reason),
-        _ => None,
-    }
+pub(super) fn vmm_reason(state: TimelineState) -> Option<Option<u32>> {
+    (state.account() == TimeAccount::StealVmm).then(|| state.exit_reason())
 }
 
 /// Adds who had the CPU in a type 1 segment; nothing for others.
@@ -254,25 +221,11 @@ pub(super) fn add_thieves(
     segment: &Segment,
     names: &ThiefNames<'_>,
 ) {
-    if segment.state != State::Preempted {
+    if segment.state != TimelineState::StealOutside {
         return;
     }
     for (occupant, ns) in thieves(axis, victim, segment) {
         *sum.entry(names.thief(occupant, segment.from)).or_default() += ns;
-    }
-}
-
-fn index(account: Account) -> usize {
-    match account {
-        Account::Guest => 0,
-        Account::Halt => 1,
-        Account::HaltPolling => 2,
-        Account::StealOutside => 3,
-        Account::StealVmm => 4,
-        Account::Throttled => 5,
-        Account::Paused => 6,
-        Account::NotSampled => 7,
-        Account::Unknown => 8,
     }
 }
 
@@ -335,7 +288,7 @@ mod test {
         let names = ThiefNames::new(&drawn.tables);
         let balance = balances(&drawn.evidence(), &names).remove(&VcpuId(0)).unwrap();
         assert_eq!(balance.interrupts_ns(Vendor::Amd), 2 * MS);
-        assert_eq!(balance.accounts.get(Account::StealVmm), 4 * MS);
+        assert_eq!(balance.accounts.get(TimeAccount::StealVmm), 4 * MS);
     }
 
     #[test]
@@ -357,7 +310,7 @@ mod test {
         let balance = TimeBreakdown::of_vm(&drawn.evidence(), &names, VmId(0), window);
         assert_eq!(balance.accounts.total(), (to - from) * MS);
         let accounts =
-            ACCOUNTS.map(|account| (account_name(account), balance.accounts.get(account)));
+            TimeAccount::ALL.map(|account| (account.name(), balance.accounts.get(account)));
         let mut found: Vec<String> = accounts
             .iter()
             .filter(|(_, ns)| 0 < *ns)

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{OffCpuSource, VmId};
+use model::{OffCpuSource, TimeAccount, TimelineState, VmId};
 
 use super::balance::{add_thieves, vmm_reason};
 use super::victims::{Charge, for_each_charge};
@@ -10,7 +10,7 @@ use super::{
     AttributionLevel, Stolen, Thief, ThiefNames, TimelineInput, VictimTime, VmmTime, Window,
 };
 use crate::ProcessFilter;
-use crate::vcpu_timeline::{Account, Place, PlaceId, Segment, State};
+use crate::vcpu_timeline::{Place, PlaceId, Segment};
 
 /// Names listed in an error.
 const LISTED: usize = 8;
@@ -161,10 +161,15 @@ impl Inexact {
         self.edges += match (evidence.edges, charge.segment.state) {
             (OffCpuSource::Switches, _) => 0,
             // The kernel counts how long, not when.
-            (_, State::Preempted) if evidence.samples.waits_are_known() => {
+            (_, TimelineState::StealOutside) if evidence.samples.waits_are_known() => {
                 clipped.into_iter().filter(|cut| *cut).count() as u64
             }
-            (_, State::Preempted | State::Throttled | State::WaitingInVmm { .. }) => 2,
+            (
+                _,
+                TimelineState::StealOutside
+                | TimelineState::Throttled
+                | TimelineState::StealVmmWaiting { .. },
+            ) => 2,
             _ => 0,
         };
     }
@@ -195,7 +200,7 @@ fn check_target(evidence: &TimelineInput<'_>, target: &Target<'_>) -> Result<(),
 fn seen_places<'a>(evidence: &TimelineInput<'a>, vm: VmId) -> Vec<(&'a Place, u64)> {
     let mut seen: BTreeMap<PlaceId, u64> = BTreeMap::new();
     let segments = evidence.timelines(vm).flat_map(|timeline| &timeline.segments);
-    for segment in segments.filter(|segment| segment.state.account() != Account::Halt) {
+    for segment in segments.filter(|segment| segment.state.account() != TimeAccount::Halt) {
         if let Some(place) = segment.place {
             *seen.entry(place).or_default() += segment.length_ns();
         }

@@ -25,7 +25,7 @@ use model::{Header, HostNs, OffCpuSource, Tables, VcpuId, VmId};
 use crate::vcpu_timeline::{Segment, VcpuTimeline, VcpuTimelines};
 
 pub use attribution::{Attribution, AttributionLevel};
-pub use balance::{ACCOUNTS, Accounts, TimeBreakdown, VmmTime, account_name, balances, hundredths};
+pub use balance::{Accounts, TimeBreakdown, VmmTime, balances, hundredths};
 pub use correction::{Correction, Target, UnknownTarget, correction, share_bound_ns};
 pub use exits::{Cause, ExitRow, Exits, exits};
 pub use sampled::SampleTimes;

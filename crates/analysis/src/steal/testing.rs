@@ -12,13 +12,13 @@
 
 use model::{
     CpuId, ExitCount, Guest, GuestVirt, Header, HostMode, HostNs, HostVirt, Image, ImageId,
-    ImageKind, Mapping, ModuleId, OffCpuSource, Owner, Pid, Sample, Tables, Thread, Tid, Vcpu,
-    VcpuId, VcpuSample, VcpuState, Vm, VmId, WaitCounters,
+    ImageKind, Mapping, ModuleId, OffCpuSource, Owner, Pid, Sample, Tables, Thread, Tid,
+    TimelineState, Vcpu, VcpuId, VcpuSample, VcpuState, Vm, VmId, WaitCounters,
 };
 
 use super::{SampleTimes, TimelineInput};
 use crate::vcpu_timeline::{
-    Occupancy, Occupant, Place, PlaceId, Segment, Span, State, VcpuTimeline, VcpuTimelines,
+    Occupancy, Occupant, Place, PlaceId, Segment, Span, VcpuTimeline, VcpuTimelines,
 };
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -83,24 +83,24 @@ fn cpu_of(letter: char) -> Option<CpuId> {
     (!matches!(letter, '-' | 'w' | '?')).then_some(CpuId(0))
 }
 
-fn drawn(letter: char) -> (char, State, Option<PlaceId>) {
+fn drawn(letter: char) -> (char, TimelineState, Option<PlaceId>) {
     let place =
         PLACES.find(letter.to_ascii_lowercase()).map(|n| PlaceId(u32::try_from(n).unwrap()));
     let (state, place) = match letter {
-        'f' | 'g' | 'h' | 'x' => (State::GuestUser, place),
-        'k' | 'l' | 'm' | 'n' => (State::GuestKernel, place),
-        '1' => (State::Vmm { reason: IO }, Some(PlaceId(0))),
-        '2' => (State::Vmm { reason: MSR }, Some(PlaceId(5))),
-        '3' => (State::Vmm { reason: INTERRUPT }, None),
-        'w' => (State::WaitingInVmm { reason: Some(IO) }, None),
-        '.' => (State::Preempted, None),
-        'F' | 'K' | 'X' | 'N' => (State::Preempted, place),
-        't' => (State::Throttled, None),
-        'z' => (State::Paused, None),
-        '-' => (State::Halted, None),
-        '~' => (State::HaltPolling, None),
-        '_' => (State::NotSampled, None),
-        '?' => (State::Unknown, None),
+        'f' | 'g' | 'h' | 'x' => (TimelineState::GuestUser, place),
+        'k' | 'l' | 'm' | 'n' => (TimelineState::GuestKernel, place),
+        '1' => (TimelineState::StealVmm { reason: IO }, Some(PlaceId(0))),
+        '2' => (TimelineState::StealVmm { reason: MSR }, Some(PlaceId(5))),
+        '3' => (TimelineState::StealVmm { reason: INTERRUPT }, None),
+        'w' => (TimelineState::StealVmmWaiting { reason: Some(IO) }, None),
+        '.' => (TimelineState::StealOutside, None),
+        'F' | 'K' | 'X' | 'N' => (TimelineState::StealOutside, place),
+        't' => (TimelineState::Throttled, None),
+        'z' => (TimelineState::Paused, None),
+        '-' => (TimelineState::Halt, None),
+        '~' => (TimelineState::HaltPolling, None),
+        '_' => (TimelineState::NotSampled, None),
+        '?' => (TimelineState::Unknown, None),
         other => panic!("{other}"),
     };
     (letter, state, place)
@@ -204,7 +204,7 @@ fn tables() -> Tables {
 
 fn push_samples(samples: &mut SampleTimes, vcpu: VcpuId, line: &str) {
     for (at, (_, state, place)) in (0..).zip(line.chars().map(drawn)) {
-        let guest = place.is_some() && !matches!(state, State::Vmm { .. });
+        let guest = place.is_some() && !matches!(state, TimelineState::StealVmm { .. });
         let sampled = VcpuSample {
             vcpu,
             ip: GuestVirt(0),
@@ -219,7 +219,7 @@ fn push_samples(samples: &mut SampleTimes, vcpu: VcpuId, line: &str) {
             kicked: false,
         };
         let state = match state {
-            State::Vmm { .. } => VcpuState::Vmm(sampled),
+            TimelineState::StealVmm { .. } => VcpuState::Vmm(sampled),
             _ if guest => VcpuState::Guest(sampled),
             _ => continue,
         };

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use model::VmId;
+use model::{TimeAccount, VmId};
 
-use super::{Attribution, AttributionLevel, TimelineInput, Window};
-use crate::vcpu_timeline::{Account, Place, PlaceId, Segment, VcpuTimeline};
+use super::{Attribution, TimelineInput, AttributionLevel, Window};
+use crate::vcpu_timeline::{Place, PlaceId, Segment, VcpuTimeline};
 
 /// Stolen time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -164,12 +164,12 @@ impl VictimTime {
     pub(super) fn add_charge(&mut self, charge: &Charge<'_>, samples: u64) {
         let ns = charge.segment.length_ns();
         match charge.segment.state.account() {
-            Account::Guest => {
+            TimeAccount::Guest => {
                 self.own_ns += ns;
                 self.samples += samples;
             }
-            Account::NotSampled => self.not_sampled_ns += ns,
-            Account::StealVmm => self.vmm_samples += samples,
+            TimeAccount::NotSampled => self.not_sampled_ns += ns,
+            TimeAccount::StealVmm => self.vmm_samples += samples,
             _ => {}
         }
         self.stolen.add(&charge.segment);
@@ -187,9 +187,9 @@ impl Stolen {
     pub(super) fn add(&mut self, segment: &Segment) {
         let ns = segment.length_ns();
         match segment.state.account() {
-            Account::StealOutside => self.outside_ns += ns,
-            Account::StealVmm => self.vmm_ns += ns,
-            Account::Throttled => self.throttled_ns += ns,
+            TimeAccount::StealOutside => self.outside_ns += ns,
+            TimeAccount::StealVmm => self.vmm_ns += ns,
+            TimeAccount::Throttled => self.throttled_ns += ns,
             _ => {}
         }
     }
@@ -226,12 +226,15 @@ mod test {
         sum += found.rows.iter().map(|(_, time)| time.stolen.total_ns() + time.own_ns).sum::<u64>();
         let segments = evidence.timelines(VM_A).flat_map(|timeline| &timeline.segments);
         let counted = segments.filter(|segment| match segment.state.account() {
-            Account::Guest | Account::StealOutside | Account::StealVmm | Account::Throttled => true,
-            Account::Halt
-            | Account::Paused
-            | Account::HaltPolling
-            | Account::NotSampled
-            | Account::Unknown => false,
+            TimeAccount::Guest
+            | TimeAccount::StealOutside
+            | TimeAccount::StealVmm
+            | TimeAccount::Throttled => true,
+            TimeAccount::Halt
+            | TimeAccount::Paused
+            | TimeAccount::HaltPolling
+            | TimeAccount::NotSampled
+            | TimeAccount::Unknown => false,
         });
         assert_eq!(sum, counted.map(Segment::length_ns).sum::<u64>());
     }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use model::{HostNs, VcpuId};
+use model::{HostNs, TimeAccount, TimelineState, VcpuId};
 
-use super::{Account, Segment, State, VcpuTimeline, VcpuTimelines};
+use super::{Segment, VcpuTimeline, VcpuTimelines};
 
 /// Gaps of at most so many periods are not compared: samples can't be expected to show them.
 const SHORT_PERIODS: u64 = 2;
@@ -24,7 +24,7 @@ pub struct VcpuAgreement {
     /// Length of the timeline.
     pub wall_ns: u64,
     /// What either way says, for each account that one of them has.
-    pub accounts: BTreeMap<Account, Pair>,
+    pub accounts: BTreeMap<TimeAccount, Pair>,
     /// How the lengths of gaps differ.
     pub gaps: Gaps,
 }
@@ -73,10 +73,10 @@ impl VcpuAgreement {
     /// between two samples has none of its own by switches, and is its neighbours' by samples.
     #[must_use]
     pub fn largest_points(&self) -> f64 {
-        let mut merged: BTreeMap<Account, Pair> = BTreeMap::new();
+        let mut merged: BTreeMap<TimeAccount, Pair> = BTreeMap::new();
         for (account, pair) in &self.accounts {
-            let on_cpu = matches!(account, Account::NotSampled | Account::Guest);
-            let sum = merged.entry(if on_cpu { Account::Guest } else { *account }).or_default();
+            let on_cpu = matches!(account, TimeAccount::NotSampled | TimeAccount::Guest);
+            let sum = merged.entry(if on_cpu { TimeAccount::Guest } else { *account }).or_default();
             sum.samples_ns += pair.samples_ns;
             sum.switches_ns += pair.switches_ns;
         }
@@ -97,7 +97,7 @@ fn vcpu_agreement(
     switches: &VcpuTimeline,
     period_ns: u64,
 ) -> VcpuAgreement {
-    let mut accounts: BTreeMap<Account, Pair> = BTreeMap::new();
+    let mut accounts: BTreeMap<TimeAccount, Pair> = BTreeMap::new();
     for segment in &samples.segments {
         accounts.entry(segment.state.account()).or_default().samples_ns += segment.length_ns();
     }
@@ -146,11 +146,11 @@ fn off_cpu(timeline: &VcpuTimeline) -> Vec<(HostNs, HostNs)> {
 fn is_off(segment: &Segment) -> bool {
     matches!(
         segment.state,
-        State::Preempted
-            | State::WaitingInVmm { .. }
-            | State::Halted
-            | State::Throttled
-            | State::Paused
+        TimelineState::StealOutside
+            | TimelineState::StealVmmWaiting { .. }
+            | TimelineState::Halt
+            | TimelineState::Throttled
+            | TimelineState::Paused
     )
 }
 

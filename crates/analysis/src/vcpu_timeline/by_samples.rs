@@ -1,9 +1,8 @@
 //! A vCPU's track from its samples alone: the edges of its gaps are known to a period, their lengths from the
 //! counters that came with the samples.
 
-use model::{CpuId, WaitCounters};
+use model::{CpuId, TimelineState, WaitCounters};
 
-use super::State;
 use super::cover::middle;
 use super::gap::{Gap, Unseen, difference};
 use super::marks::CpuObservations;
@@ -48,7 +47,7 @@ impl<'a> GapFiller<'a> {
     /// Draws it all; `throttled`: gaps that a quota explains, by number.
     pub(super) fn draw(&self, track: &mut Track, throttled: &[(usize, u64)]) {
         let [first, ..] = self.points else {
-            track.push_until(u64::MAX, What::Off(State::Unknown), None);
+            track.push_until(u64::MAX, What::Off(TimelineState::Unknown), None);
             return;
         };
         self.begin(track, first);
@@ -72,7 +71,7 @@ impl<'a> GapFiller<'a> {
 
     fn begin(&self, track: &mut Track, first: &Point) {
         let known = first.time.saturating_sub(self.reach(first, track.from));
-        track.push_until(known, What::Off(State::Unknown), None);
+        track.push_until(known, What::Off(TimelineState::Unknown), None);
         let (what, cpu) = found(first);
         track.push_until(first.time, what, cpu);
     }
@@ -80,7 +79,7 @@ impl<'a> GapFiller<'a> {
     fn end(&self, track: &mut Track, last: &Point) {
         let (what, cpu) = found(last);
         track.push_until(last.time.saturating_add(self.reach(last, track.to)), what, cpu);
-        track.push_until(u64::MAX, What::Off(State::Unknown), None);
+        track.push_until(u64::MAX, What::Off(TimelineState::Unknown), None);
     }
 
     /// How far the first or the last look at it speaks for the time before or after.
@@ -134,9 +133,9 @@ impl<'a> GapFiller<'a> {
     /// Its wait for a CPU, from `at` on, which may be before the track begins.
     fn draw_queued(&self, track: &mut Track, at: u64, gap: &Gap, cpu: CpuId) {
         let throttled = at.saturating_add(gap.throttled);
-        track.push_until(throttled, What::Off(State::Throttled), Some(cpu));
+        track.push_until(throttled, What::Off(TimelineState::Throttled), Some(cpu));
         let preempted = throttled.saturating_add(gap.preempted);
-        self.queues.push_queued(track, preempted, State::Preempted, cpu);
+        self.queues.push_queued(track, preempted, TimelineState::StealOutside, cpu);
     }
 
     /// How long it stayed on the CPU after `a`, and how long it is away in a wait that has not ended at `b`.
@@ -185,11 +184,11 @@ impl<'a> GapFiller<'a> {
         if is_gap {
             let asleep = match a.doing {
                 Activity::Vmm { halted: true, .. } | Activity::Away(Asleep::Halted) => {
-                    State::Halted
+                    TimelineState::Halt
                 }
-                Activity::Away(Asleep::Paused) => State::Paused,
-                _ if b.kicked => State::Paused,
-                _ => State::WaitingInVmm { reason: None },
+                Activity::Away(Asleep::Paused) => TimelineState::Paused,
+                _ if b.kicked => TimelineState::Paused,
+                _ => TimelineState::StealVmmWaiting { reason: None },
             };
             let mut others = self.marks.some_between(a.cpu, a.time, b.time).peekable();
             if others.peek().is_some() {
@@ -198,7 +197,7 @@ impl<'a> GapFiller<'a> {
             while let Some(mark) = others.next() {
                 let (state, cpu) = match mark.is_idle() {
                     true => (asleep, None),
-                    false => (State::Preempted, Some(a.cpu)),
+                    false => (TimelineState::StealOutside, Some(a.cpu)),
                 };
                 let last = b.time.saturating_sub(half).max(mark.time);
                 let to = others.peek().map_or(last, |next| middle(mark.time, next.time));
@@ -215,9 +214,9 @@ impl<'a> GapFiller<'a> {
 }
 
 /// Its sleep, from `at` on, which may be before the track begins.
-fn draw_asleep(track: &mut Track, at: u64, gap: &Gap, in_vmm: State) {
+fn draw_asleep(track: &mut Track, at: u64, gap: &Gap, in_vmm: TimelineState) {
     let halted = at.saturating_add(gap.halted);
-    track.push_until(halted, What::Off(State::Halted), None);
+    track.push_until(halted, What::Off(TimelineState::Halt), None);
     track.push_until(halted.saturating_add(gap.waiting), What::Off(in_vmm), None);
 }
 
@@ -271,9 +270,13 @@ fn queue(point: &Point) -> Option<CpuId> {
 }
 
 /// What it did in the VMM's sleep between two points.
-fn asleep(a: &Point, b: &Point) -> State {
+fn asleep(a: &Point, b: &Point) -> TimelineState {
     let paused = b.kicked || [a, b].iter().any(|point| point.away() == Some(Asleep::Paused));
-    if paused { State::Paused } else { State::WaitingInVmm { reason: reason(a, b) } }
+    if paused {
+        TimelineState::Paused
+    } else {
+        TimelineState::StealVmmWaiting { reason: reason(a, b) }
+    }
 }
 
 /// The exit in which it slept between two points.

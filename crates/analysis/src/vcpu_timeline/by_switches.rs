@@ -8,9 +8,8 @@
 //!
 //! What can't follow (Out after Out, In after In) shows that events were lost: the stretch between is unknown.
 
-use model::{CpuId, OffCpuReason, Switch, SwitchEvent};
+use model::{CpuId, OffCpuReason, Switch, SwitchEvent, TimelineState};
 
-use super::State;
 use super::by_samples::poll_around;
 use super::gap::difference;
 use super::problems::{Problem, Problems};
@@ -23,8 +22,8 @@ enum Status {
     /// Before the first event.
     Untold,
     OnCpu(CpuId),
-    Queued(State, CpuId),
-    Asleep(State),
+    Queued(TimelineState, CpuId),
+    Asleep(TimelineState),
     /// After events that contradict each other.
     Lost,
 }
@@ -32,17 +31,19 @@ enum Status {
 impl Status {
     fn of(off_cpu: OffCpuReason, exit_reason: u32, cpu: CpuId) -> Self {
         match off_cpu {
-            OffCpuReason::Runnable => Self::Queued(State::Preempted, cpu),
-            OffCpuReason::Throttled => Self::Queued(State::Throttled, cpu),
-            OffCpuReason::Halted => Self::Asleep(State::Halted),
-            OffCpuReason::Paused => Self::Asleep(State::Paused),
-            OffCpuReason::Asleep => Self::Asleep(State::WaitingInVmm { reason: Some(exit_reason) }),
+            OffCpuReason::Runnable => Self::Queued(TimelineState::StealOutside, cpu),
+            OffCpuReason::Throttled => Self::Queued(TimelineState::Throttled, cpu),
+            OffCpuReason::Halted => Self::Asleep(TimelineState::Halt),
+            OffCpuReason::Paused => Self::Asleep(TimelineState::Paused),
+            OffCpuReason::Asleep => {
+                Self::Asleep(TimelineState::StealVmmWaiting { reason: Some(exit_reason) })
+            }
         }
     }
 
     fn what(self) -> (What, Option<CpuId>) {
         match self {
-            Self::Untold | Self::Lost => (What::Off(State::Unknown), None),
+            Self::Untold | Self::Lost => (What::Off(TimelineState::Unknown), None),
             Self::OnCpu(cpu) => (What::OnCpu, Some(cpu)),
             Self::Queued(state, cpu) => (What::Off(state), Some(cpu)),
             Self::Asleep(state) => (What::Off(state), None),
@@ -110,7 +111,11 @@ impl GapFiller<'_> {
             SwitchEvent::Wake { throttled } => {
                 // Threads that are still awake are woken too.
                 if matches!(self.status, Status::Asleep(_) | Status::Untold) {
-                    let state = if throttled { State::Throttled } else { State::Preempted };
+                    let state = if throttled {
+                        TimelineState::Throttled
+                    } else {
+                        TimelineState::StealOutside
+                    };
                     self.until(time, self.status);
                     self.become_status(time, Status::Queued(state, cpu));
                 }

@@ -10,10 +10,10 @@
 //! A sample stands for the time up to half way to its neighbour, at most one period to each side; one that was taken
 //! while the host polled for the end of a halt stands for that poll.
 
-use model::{CpuId, HostNs};
+use model::{CpuId, HostNs, TimelineState};
 
 use super::track::{Departure, Point, Poll, Stretch, Track, What};
-use super::{PlaceId, Segment, State, VcpuTimeline};
+use super::{PlaceId, Segment, VcpuTimeline};
 
 /// The timeline of a track; `points` and `departures` are in time order.
 pub(super) fn timeline(
@@ -61,12 +61,16 @@ struct Left<'d> {
 impl Left<'_> {
     /// In a stretch off the CPU that begins at `from`; queried in time order. A wait that follows a sleep goes on from
     /// where that began, but not from a halt.
-    fn place(&mut self, from: u64, state: State) -> Option<PlaceId> {
+    fn place(&mut self, from: u64, state: TimelineState) -> Option<PlaceId> {
         let passed = self.departures.partition_point(|departure| departure.time < from);
         self.departures = self.departures.get(passed..).unwrap_or_default();
         match self.departures {
             [departure, ..] if departure.time == from => self.place = Some(departure.place),
-            _ if matches!(state, State::Halted | State::Paused | State::Unknown) => {
+            _ if matches!(
+                state,
+                TimelineState::Halt | TimelineState::Paused | TimelineState::Unknown
+            ) =>
+            {
                 self.place = None
             }
             _ => {}
@@ -108,11 +112,11 @@ impl Cover<'_> {
             let next = next.next().map_or(stretch.to, |(next, _)| middle(point.time, next.time));
             let from = at.max(point.time.saturating_sub(period_ns));
             let to = next.min(point.time.saturating_add(period_ns));
-            self.push_on(at, from, State::NotSampled, stretch.cpu, None);
+            self.push_on(at, from, TimelineState::NotSampled, stretch.cpu, None);
             self.push_on(from, to, state, Some(point.cpu), point.place);
             at = to.max(from);
         }
-        self.push_on(at, stretch.to, State::NotSampled, stretch.cpu, None);
+        self.push_on(at, stretch.to, TimelineState::NotSampled, stretch.cpu, None);
     }
 
     /// On a CPU: polling where the host polled, else `state`.
@@ -120,7 +124,7 @@ impl Cover<'_> {
         &mut self,
         mut from: u64,
         to: u64,
-        state: State,
+        state: TimelineState,
         cpu: Option<CpuId>,
         place: Option<PlaceId>,
     ) {
@@ -130,7 +134,7 @@ impl Cover<'_> {
             }
             self.push(from, poll.from.max(from), state, cpu, place);
             let end = poll.to.min(to).max(from);
-            self.push(from.max(poll.from), end, State::HaltPolling, cpu, poll.place);
+            self.push(from.max(poll.from), end, TimelineState::HaltPolling, cpu, poll.place);
             from = end;
             if to < poll.to {
                 break;
@@ -144,7 +148,7 @@ impl Cover<'_> {
         &mut self,
         from: u64,
         to: u64,
-        state: State,
+        state: TimelineState,
         cpu: Option<CpuId>,
         place: Option<PlaceId>,
     ) {
@@ -174,12 +178,19 @@ mod test {
         let at = |time, place| Departure { time, place: PlaceId(place) };
         let departures = [at(10, 1), at(30, 2), at(50, 3)];
         let mut left = Left { departures: &departures, place: None };
-        assert_eq!(left.place(5, State::Preempted), None, "before the first");
-        assert_eq!(left.place(10, State::WaitingInVmm { reason: None }), Some(PlaceId(1)));
-        assert_eq!(left.place(20, State::Preempted), Some(PlaceId(1)), "woken, not yet back");
-        assert_eq!(left.place(30, State::Preempted), Some(PlaceId(2)));
-        assert_eq!(left.place(40, State::Halted), None, "a halt hides it");
-        assert_eq!(left.place(45, State::Preempted), None);
-        assert_eq!(left.place(60, State::Throttled), None, "an event was lost");
+        assert_eq!(left.place(5, TimelineState::StealOutside), None, "before the first");
+        assert_eq!(
+            left.place(10, TimelineState::StealVmmWaiting { reason: None }),
+            Some(PlaceId(1))
+        );
+        assert_eq!(
+            left.place(20, TimelineState::StealOutside),
+            Some(PlaceId(1)),
+            "woken, not yet back"
+        );
+        assert_eq!(left.place(30, TimelineState::StealOutside), Some(PlaceId(2)));
+        assert_eq!(left.place(40, TimelineState::Halt), None, "a halt hides it");
+        assert_eq!(left.place(45, TimelineState::StealOutside), None);
+        assert_eq!(left.place(60, TimelineState::Throttled), None, "an event was lost");
     }
 }

@@ -29,7 +29,7 @@ pub use occupancy::thieves;
 
 use std::ops::Range;
 
-use model::{BuildId, CpuId, HostNs, Pid, Tid, VcpuId};
+use model::{BuildId, CpuId, HostNs, Pid, Tid, TimelineState, VcpuId};
 
 /// All vCPUs and pCPUs of a recording on one time axis.
 #[derive(Debug, Clone, Default)]
@@ -47,7 +47,7 @@ pub struct VcpuTimelines {
 /// One vCPU's time. Segments touch, none is empty, and neighbours differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VcpuTimeline {
-    /// Whose.
+    /// AttributionLevel.
     pub vcpu: VcpuId,
     /// First instant: the recording's, or its VM's start.
     pub from: HostNs,
@@ -65,69 +65,11 @@ pub struct Segment {
     /// First instant after it.
     pub to: HostNs,
     /// What the vCPU did.
-    pub state: State,
+    pub state: TimelineState,
     /// The pCPU it was on, or whose queue it waited in; `None`: asleep, or not known.
     pub cpu: Option<CpuId>,
-    /// Where the guest was: at the sample (guest states), or at the VM exit (`Vmm`, `HaltPolling`).
+    /// Where the guest was: at the sample (guest states), or at the VM exit (`StealVmm`, `HaltPolling`).
     pub place: Option<PlaceId>,
-}
-
-/// What a vCPU does, as ARCHITECTURE.md has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
-    /// Runs its guest's kernel.
-    GuestKernel,
-    /// Runs its guest's user code.
-    GuestUser,
-    /// Runs its guest; the privilege level can't be read.
-    GuestUnknown,
-    /// On a CPU, but no sample says doing what: the interrupt was missed, or it came and went between two.
-    NotSampled,
-    /// On a CPU, in KVM or the VMM, for an exit of this reason. Steal type 2.
-    Vmm {
-        /// AMD exit code or Intel basic exit reason.
-        reason: u32,
-    },
-    /// Could run, and another task had the CPU. Steal type 1.
-    Preempted,
-    /// Asleep after an exit that is no halt. Steal type 2.
-    WaitingInVmm {
-        /// The exit's reason; `None`: the samples don't tell.
-        reason: Option<u32>,
-    },
-    /// Asleep because its guest had nothing to do. Idle.
-    Halted,
-    /// On a CPU, polling for the end of a halt. Idle.
-    HaltPolling,
-    /// Held back by a CPU quota. Neither steal nor idle.
-    Throttled,
-    /// The VMM does not run it: the VM is stopped, migrates, is saved or debugged. Neither steal nor idle.
-    Paused,
-    /// Before the first evidence or after the last.
-    Unknown,
-}
-
-/// What a state counts as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Account {
-    /// The guest's own time.
-    Guest,
-    /// `State::Halted`.
-    Halt,
-    /// `State::HaltPolling`.
-    HaltPolling,
-    /// Type 1: `State::Preempted`.
-    StealOutside,
-    /// Type 2: `State::Vmm` and `State::WaitingInVmm`.
-    StealVmm,
-    /// `State::Throttled`.
-    Throttled,
-    /// `State::Paused`.
-    Paused,
-    /// `State::NotSampled`.
-    NotSampled,
-    /// `State::Unknown`.
-    Unknown,
 }
 
 /// Index into `VcpuTimelines::places`.
@@ -203,24 +145,6 @@ impl Segment {
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.to.since(self.from)
-    }
-}
-
-impl State {
-    /// What it counts as.
-    #[must_use]
-    pub fn account(self) -> Account {
-        match self {
-            Self::GuestKernel | Self::GuestUser | Self::GuestUnknown => Account::Guest,
-            Self::NotSampled => Account::NotSampled,
-            Self::Vmm { .. } | Self::WaitingInVmm { .. } => Account::StealVmm,
-            Self::Preempted => Account::StealOutside,
-            Self::Halted => Account::Halt,
-            Self::HaltPolling => Account::HaltPolling,
-            Self::Throttled => Account::Throttled,
-            Self::Paused => Account::Paused,
-            Self::Unknown => Account::Unknown,
-        }
     }
 }
 

@@ -229,8 +229,8 @@ pub fn thieves(axis: &VcpuTimelines, victim: VcpuId, segment: &Segment) -> Vec<(
 mod test {
     use model::{Pid, Tid};
 
-    use super::super::State;
     use super::*;
+    use model::TimelineState;
 
     const N: u32 = 30_000;
 
@@ -243,7 +243,7 @@ mod test {
 
     fn wait(from: u64, to: u64) -> Segment {
         let (from, to) = (HostNs(from), HostNs(to));
-        Segment { from, to, state: State::Preempted, cpu: Some(CpuId(0)), place: None }
+        Segment { from, to, state: TimelineState::StealOutside, cpu: Some(CpuId(0)), place: None }
     }
 
     fn thread(tid: u32) -> Occupant {

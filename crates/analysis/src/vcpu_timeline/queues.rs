@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use model::{CpuId, Tables, VcpuId, VmId};
+use model::{CpuId, Tables, TimelineState, VcpuId, VmId};
 use rustc_hash::FxHashMap;
 
-use super::State;
 use super::track::{Track, What};
 
 /// Quotas of a vCPU that are looked at: control groups are not nested deeper.
@@ -106,17 +105,17 @@ impl VcpuQueues<'_> {
     }
 
     /// It waits in a CPU's queue until `to`; `state` says for what where queues are not known.
-    pub(super) fn push_queued(&self, track: &mut Track, to: u64, state: State, cpu: CpuId) {
+    pub(super) fn push_queued(&self, track: &mut Track, to: u64, state: TimelineState, cpu: CpuId) {
         let Some(since) = self.known_since() else {
             return track.push_until(to, What::Off(state), Some(cpu));
         };
         let to = to.min(track.to);
         track.push_until(since.min(to), What::Off(state), Some(cpu));
         for (from, until) in self.throttled(cpu, track.at(), to) {
-            track.push_until(from, What::Off(State::Preempted), Some(cpu));
-            track.push_until(until, What::Off(State::Throttled), Some(cpu));
+            track.push_until(from, What::Off(TimelineState::StealOutside), Some(cpu));
+            track.push_until(until, What::Off(TimelineState::Throttled), Some(cpu));
         }
-        track.push_until(to, What::Off(State::Preempted), Some(cpu));
+        track.push_until(to, What::Off(TimelineState::StealOutside), Some(cpu));
     }
 }
 
@@ -217,7 +216,7 @@ mod test {
 
     #[test]
     fn a_wait_is_throttled_while_its_queue_is() {
-        let check = |of_vm: &[u32], state, expected: &[(u64, State)]| {
+        let check = |of_vm: &[u32], state, expected: &[(u64, TimelineState)]| {
             let tables = tables(of_vm, &[], &[(0, 0, 20, 30), (0, 0, 50, 60)]);
             let queues = Queues::new(&tables);
             let mut track = Track::new(VcpuId(0), HostNs(0), HostNs(70));
@@ -226,11 +225,11 @@ mod test {
             let expected = expected.iter().map(|(to, state)| (*to, What::Off(*state)));
             assert_eq!(stretches.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
         };
-        use State::{Preempted, Throttled};
+        use TimelineState::{StealOutside, Throttled};
         check(&[], Throttled, &[(55, Throttled)]);
         // Before 10 it is not known.
-        let known = [(20, Preempted), (30, Throttled), (50, Preempted), (55, Throttled)];
-        check(&[0], Preempted, &known);
+        let known = [(20, StealOutside), (30, Throttled), (50, StealOutside), (55, Throttled)];
+        check(&[0], StealOutside, &known);
         check(&[0], Throttled, &[&[(10, Throttled)], &known[..]].concat());
     }
 }

@@ -1,9 +1,9 @@
 //! What both ways to find edges produce: when a vCPU was on a CPU, what it did when it was not, and when the
 //! host polled for it. Times are ns on the host's axis.
 
-use model::{CpuId, HostNs, VcpuId, WaitCounters};
+use model::{CpuId, HostNs, TimelineState, VcpuId, WaitCounters};
 
-use super::{PlaceId, State};
+use super::PlaceId;
 
 /// One look at a vCPU: a sample of it, or `SwitchEvent::Seen`.
 #[derive(Debug, Clone, Copy)]
@@ -48,25 +48,25 @@ pub(super) enum Asleep {
 }
 
 impl Asleep {
-    pub(super) fn state(self) -> State {
+    pub(super) fn state(self) -> TimelineState {
         match self {
-            Self::Runnable => State::Preempted,
-            Self::Throttled => State::Throttled,
-            Self::Halted => State::Halted,
-            Self::Paused => State::Paused,
-            Self::InVmm { reason } => State::WaitingInVmm { reason: Some(reason) },
+            Self::Runnable => TimelineState::StealOutside,
+            Self::Throttled => TimelineState::Throttled,
+            Self::Halted => TimelineState::Halt,
+            Self::Paused => TimelineState::Paused,
+            Self::InVmm { reason } => TimelineState::StealVmmWaiting { reason: Some(reason) },
         }
     }
 }
 
 impl Point {
     /// The state of the time around a sample; `None`: the point is none.
-    pub(super) fn state(&self) -> Option<State> {
+    pub(super) fn state(&self) -> Option<TimelineState> {
         match self.doing {
-            Activity::GuestKernel => Some(State::GuestKernel),
-            Activity::GuestUser => Some(State::GuestUser),
-            Activity::GuestUnknown => Some(State::GuestUnknown),
-            Activity::Vmm { reason, .. } => Some(State::Vmm { reason }),
+            Activity::GuestKernel => Some(TimelineState::GuestKernel),
+            Activity::GuestUser => Some(TimelineState::GuestUser),
+            Activity::GuestUnknown => Some(TimelineState::GuestUnknown),
+            Activity::Vmm { reason, .. } => Some(TimelineState::StealVmm { reason }),
             Activity::Running | Activity::Away(_) => None,
         }
     }
@@ -98,7 +98,7 @@ pub(super) struct Stretch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
     OnCpu,
-    Off(State),
+    Off(TimelineState),
 }
 
 /// Where a guest stood when its vCPU left a CPU.

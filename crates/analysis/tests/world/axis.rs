@@ -1,9 +1,7 @@
 //! The world's vCPUs on one time axis, drawn.
 
-use analysis::vcpu_timeline::{
-    Occupancy, Occupant, Segment, Span, State, VcpuTimeline, VcpuTimelines,
-};
-use model::{CpuId, HostNs, Pid, Tid, VcpuId};
+use analysis::vcpu_timeline::{Occupancy, Occupant, Segment, Span, VcpuTimeline, VcpuTimelines};
+use model::{CpuId, HostNs, Pid, Tid, TimelineState, VcpuId};
 
 use super::{MS, START};
 
@@ -51,18 +49,18 @@ fn stretches(line: &str) -> impl Iterator<Item = (char, HostNs, HostNs)> {
 }
 
 /// What a letter stands for.
-pub(crate) fn state(what: char) -> State {
+pub(crate) fn state(what: char) -> TimelineState {
     match what {
-        'G' => State::GuestUser,
-        '.' => State::NotSampled,
-        'H' => State::Halted,
-        'p' => State::HaltPolling,
-        'P' => State::Preempted,
-        'V' => State::Vmm { reason: 0x7b },
-        'W' => State::WaitingInVmm { reason: Some(0x7b) },
-        'T' => State::Throttled,
-        'Z' => State::Paused,
-        '?' => State::Unknown,
+        'G' => TimelineState::GuestUser,
+        '.' => TimelineState::NotSampled,
+        'H' => TimelineState::Halt,
+        'p' => TimelineState::HaltPolling,
+        'P' => TimelineState::StealOutside,
+        'V' => TimelineState::StealVmm { reason: 0x7b },
+        'W' => TimelineState::StealVmmWaiting { reason: Some(0x7b) },
+        'T' => TimelineState::Throttled,
+        'Z' => TimelineState::Paused,
+        '?' => TimelineState::Unknown,
         other => panic!("{other}"),
     }
 }

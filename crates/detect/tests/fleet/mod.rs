@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
 
-use detect::{Cause, Code, ExitUse, FunctionTime, Owner, OwnerUse, State, Summary, VmSummary};
+use detect::{Cause, Code, ExitUse, FunctionTime, Owner, OwnerUse, Summary, VmSummary};
+use model::VcpuTimeState;
 
 /// 2026-02-02 00:00 UTC, a Monday.
 pub(crate) const START_S: u32 = 1_769_990_400;
@@ -451,15 +452,15 @@ impl Vm {
         }
         let guest_ns = functions.iter().map(|f| f.ns).sum();
         let states = [
-            (State::GuestUser, guest_ns),
-            (State::StealOutside, scale(stolen)),
-            (State::StealVmm, scale(in_vmm)),
-            (State::HaltPolling, scale(polling)),
-            (State::Throttled, scale(throttled)),
+            (VcpuTimeState::GuestUser, guest_ns),
+            (VcpuTimeState::StealOutside, scale(stolen)),
+            (VcpuTimeState::StealVmm, scale(in_vmm)),
+            (VcpuTimeState::HaltPolling, scale(polling)),
+            (VcpuTimeState::Throttled, scale(throttled)),
         ];
         summary.states.extend(states);
         let rest = (total_ns as u64).saturating_sub(summary.total_ns());
-        summary.states.insert(State::Halt, rest);
+        summary.states.insert(VcpuTimeState::Halt, rest);
         summary.exits = self.exits(&rates, in_vmm, exiting);
         summary.functions = functions;
         for process in ["nginx", "postgres", "java", "agent"] {

@@ -12,36 +12,22 @@
 use std::collections::BTreeMap;
 
 use analysis::exit_reason;
-use analysis::vcpu_timeline::{Segment, State, VcpuTimeline, thieves};
-use model::VcpuId;
+use analysis::vcpu_timeline::{Segment, VcpuTimeline, thieves};
+use model::{TimelineState, VcpuId, VcpuTimeState};
 use serde_json::{Value, json};
 use view::{Cell, Column, Table};
 
-use crate::chart::{Chart, Named, kind_name, merged};
+use crate::chart::{Chart, Named, merged};
 use crate::page;
 use crate::page::lanes::{Part, Words, push_piece};
 
+/// States in the order of legend and stack.
+const STATES: &[VcpuTimeState] = VcpuTimeState::ALL;
 /// Half of the pieces a lane has at most.
 const COLUMNS: u64 = 1_000;
 
-/// States in the order of legend and stack, with their colours.
-const KINDS: [(State, &str); 12] = [
-    (State::GuestUser, "guest-user"),
-    (State::GuestKernel, "guest-kernel"),
-    (State::GuestUnknown, "guest-unknown"),
-    (State::Vmm { reason: 0 }, "vmm"),
-    (State::WaitingInVmm { reason: None }, "vmm-waiting"),
-    (State::Preempted, "preempted"),
-    (State::Throttled, "throttled"),
-    (State::Paused, "stopped"),
-    (State::NotSampled, "not-sampled"),
-    (State::Unknown, "unknown"),
-    (State::HaltPolling, "halt-polling"),
-    (State::Halted, "idle"),
-];
-
-/// Nanoseconds by `KINDS`.
-type Totals = [u64; KINDS.len()];
+/// Nanoseconds by state.
+type Totals = [u64; STATES.len()];
 
 /// What is merged into one piece: nanoseconds by kind, and by kind and word (exit reasons, thieves).
 #[derive(Debug, Default)]
@@ -62,7 +48,8 @@ pub(super) fn data(chart: Chart<'_>) -> Value {
     };
     let machines: Vec<Value> = chart.groups().into_iter().map(machine).collect();
     let run = json!({ "label": "all VMs", "length": length_ns(chart), "machines": machines });
-    page::lanes::data(&KINDS.map(|(state, style)| (kind_name(state), style)), vec![run], words)
+    let kinds: Vec<_> = STATES.iter().map(|state| (state.chart_name(), state.colour())).collect();
+    page::lanes::data(&kinds, vec![run], words)
 }
 
 /// What vCPUs were in all, with the states' colours.
@@ -72,16 +59,16 @@ pub(super) fn legend(chart: Chart<'_>) -> String {
         all.iter_mut().zip(totals(timeline)).for_each(|(all, ns)| *all += ns);
     }
     let whole = all.iter().sum();
-    let item = |((state, style), ns): (&(State, &'static str), u64)| {
+    let item = |(state, ns): (&VcpuTimeState, u64)| {
         let share = if ns == 0 { String::new() } else { page::percent(ns, whole) };
-        (*style, kind_name(*state), share)
+        (state.colour(), state.chart_name(), share)
     };
-    page::legend(KINDS.iter().zip(all).map(item))
+    page::legend(STATES.iter().zip(all).map(item))
 }
 
 /// What each vCPU was.
 pub(super) fn table(chart: Chart<'_>) -> Table {
-    let states = KINDS.map(|(state, _)| Column::number(kind_name(state)));
+    let states = STATES.iter().map(|state| Column::number(state.chart_name()));
     let mut table = Table::new("", [Column::name("vCPU")].into_iter().chain(states).collect());
     for (vm, timelines) in chart.groups() {
         for timeline in timelines {
@@ -124,7 +111,7 @@ fn lane(timeline: &VcpuTimeline, names: &Named<'_>, words: &mut Words) -> Value 
 
 impl Merged {
     fn add(&mut self, victim: VcpuId, segment: &Segment, names: &Named<'_>, words: &mut Words) {
-        let kind = kind_index(segment.state);
+        let kind = segment.state.kind() as usize;
         self.length_ns += segment.length_ns();
         self.kinds[kind] += segment.length_ns();
         let mut about = |word: String, ns: u64| {
@@ -132,17 +119,13 @@ impl Merged {
                 *self.words.entry((kind, id)).or_default() += ns;
             }
         };
-        match segment.state {
-            State::Vmm { reason } | State::WaitingInVmm { reason: Some(reason) } => {
-                let vendor = names.chart.header.vendor;
-                about(exit_reason::name(vendor, reason).to_string(), segment.length_ns());
+        if let Some(reason) = segment.state.exit_reason() {
+            let vendor = names.chart.header.vendor;
+            about(exit_reason::name(vendor, reason).to_string(), segment.length_ns());
+        } else if segment.state == TimelineState::StealOutside {
+            for (who, ns) in thieves(names.chart.axis, victim, segment) {
+                about(format!("by {}", names.occupant(who, segment.from)), ns);
             }
-            State::Preempted => {
-                for (who, ns) in thieves(names.chart.axis, victim, segment) {
-                    about(format!("by {}", names.occupant(who, segment.from)), ns);
-                }
-            }
-            _ => {}
         }
     }
 
@@ -165,29 +148,10 @@ impl Merged {
     }
 }
 
-fn kind_index(state: State) -> usize {
-    let is_kind = |(kind, _): &(State, &str)| kind_name(*kind) == kind_name(state);
-    KINDS.iter().position(is_kind).expect("KINDS has every state, which a test checks")
-}
-
 fn totals(timeline: &VcpuTimeline) -> Totals {
     let mut totals = Totals::default();
     for segment in &timeline.segments {
-        totals[kind_index(segment.state)] += segment.length_ns();
+        totals[segment.state.kind() as usize] += segment.length_ns();
     }
     totals
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    #[test]
-    fn every_state_has_its_place() {
-        for (index, (state, _)) in KINDS.into_iter().enumerate() {
-            assert_eq!(kind_index(state), index);
-        }
-        assert_eq!(kind_index(State::Vmm { reason: 7 }), 3);
-        assert_eq!(kind_index(State::WaitingInVmm { reason: Some(7) }), 4);
-    }
 }

@@ -9,8 +9,8 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use analysis::vcpu_timeline::{Occupant, State, VcpuTimelines};
-use model::{CpuId, HostNs, VcpuId};
+use analysis::vcpu_timeline::{Occupant, VcpuTimelines};
+use model::{CpuId, HostNs, TimelineState, VcpuId};
 
 use crate::chart::{Chart, Group};
 
@@ -53,7 +53,9 @@ impl Flows {
         let shown: HashSet<_> = timelines.clone().map(|timeline| timeline.vcpu).collect();
         for timeline in timelines {
             let victim = timeline.vcpu;
-            for segment in timeline.segments.iter().filter(|s| s.state == State::Preempted) {
+            for segment in
+                timeline.segments.iter().filter(|s| s.state == TimelineState::StealOutside)
+            {
                 for span in chart.while_waiting(victim, segment).take(MOST_ARROWS) {
                     let shown = |vcpu: VcpuId| shown.contains(&vcpu);
                     let thief = thief(chart.axis, span.who, span.from, segment.cpu, shown);

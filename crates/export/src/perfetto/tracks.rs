@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::iter::Peekable;
 use std::slice::Iter;
 
-use analysis::steal::account_name;
-use analysis::vcpu_timeline::{Account, Occupant, Place, Segment, Span, State, VcpuTimeline};
-use model::HostNs;
+use analysis::vcpu_timeline::{Occupant, Place, Segment, Span, VcpuTimeline};
+use model::{HostNs, TimeAccount, TimelineState};
 use view::clean;
 
 use super::event::{Event, Fact, Kind, begin, end};
@@ -122,22 +121,22 @@ fn cpu_slice(span: &Span, names: &Named<'_>) -> Event {
     begin
 }
 
-fn is_exit(state: State) -> bool {
-    matches!(state, State::Vmm { .. })
+fn is_exit(state: TimelineState) -> bool {
+    matches!(state, TimelineState::StealVmm { .. })
 }
 
 fn state_slice(segment: &Segment, names: &Named<'_>) -> Event {
     let chart = &names.chart;
-    let category = account_name(segment.state.account());
+    let category = segment.state.account().name();
     let mut slice = begin(segment.from, chart.state(segment.state), category);
-    if segment.state == State::Preempted {
+    if segment.state == TimelineState::StealOutside {
         slice.kind = Kind::BeginVictim;
     }
     slice.facts.extend(segment.cpu.map(|cpu| ("cpu", Fact::Number(cpu.0.into()))));
-    if let State::Vmm { reason } | State::WaitingInVmm { reason: Some(reason) } = segment.state {
+    if let Some(reason) = segment.state.exit_reason() {
         slice.facts.push(("exit reason", Fact::Number(reason.into())));
     }
-    if let (State::Vmm { .. }, Some(place)) = (segment.state, segment.place) {
+    if let (TimelineState::StealVmm { .. }, Some(place)) = (segment.state, segment.place) {
         let place = chart.axis.place(place);
         let text = format!("{}: {}", guest_process(place), clean(&place.function));
         slice.facts.push(("guest was in", Fact::Text(text)));
@@ -160,7 +159,7 @@ fn guest_events<'a>(
     ready: &mut VecDeque<Event>,
 ) {
     let axis = names.chart.axis;
-    let in_guest = |state: State| state.account() == Account::Guest || is_exit(state);
+    let in_guest = |state: TimelineState| state.account() == TimeAccount::Guest || is_exit(state);
     let place = segment.place.filter(|_| in_guest(segment.state)).map(|id| axis.place(id));
     let at = segment.from;
     change(*open, place, at, ready);

@@ -1,12 +1,12 @@
 //! A time axis drawn with letters: a letter is a millisecond.
 
 use analysis::vcpu_timeline::{
-    Occupancy, Occupant, Place, PlaceId, Segment, Span, State, VcpuTimeline, VcpuTimelines,
+    Occupancy, Occupant, Place, PlaceId, Segment, Span, VcpuTimeline, VcpuTimelines,
 };
 use export::Chart;
 use model::{
     CpuId, Guest, Header, HostNs, Image, ImageId, ImageKind, Mapping, ModuleId, OffCpuSource,
-    Owner, Pid, Tables, Thread, Tid, Trigger, Vcpu, VcpuId, Vendor, Vm, VmId,
+    Owner, Pid, Tables, Thread, Tid, TimelineState, Trigger, Vcpu, VcpuId, Vendor, Vm, VmId,
 };
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -114,22 +114,22 @@ fn timeline(row: usize, letters: &str) -> VcpuTimeline {
     VcpuTimeline { vcpu: VcpuId::from_index(row), from, to, segments }
 }
 
-fn state(letter: char) -> (State, Option<u32>) {
+fn state(letter: char) -> (TimelineState, Option<u32>) {
     match letter {
-        'u' => (State::GuestUser, Some(0)),
-        's' => (State::GuestUser, Some(2)),
-        'k' => (State::GuestKernel, Some(1)),
-        'g' => (State::GuestUnknown, None),
-        'x' => (State::Vmm { reason: 0x400 }, Some(1)),
-        'w' => (State::WaitingInVmm { reason: Some(0x7b) }, None),
-        'W' => (State::WaitingInVmm { reason: None }, None),
-        'P' => (State::Preempted, None),
-        'h' => (State::Halted, None),
-        'l' => (State::HaltPolling, Some(1)),
-        't' => (State::Throttled, None),
-        'z' => (State::Paused, None),
-        'n' => (State::NotSampled, None),
-        '?' => (State::Unknown, None),
+        'u' => (TimelineState::GuestUser, Some(0)),
+        's' => (TimelineState::GuestUser, Some(2)),
+        'k' => (TimelineState::GuestKernel, Some(1)),
+        'g' => (TimelineState::GuestUnknown, None),
+        'x' => (TimelineState::StealVmm { reason: 0x400 }, Some(1)),
+        'w' => (TimelineState::StealVmmWaiting { reason: Some(0x7b) }, None),
+        'W' => (TimelineState::StealVmmWaiting { reason: None }, None),
+        'P' => (TimelineState::StealOutside, None),
+        'h' => (TimelineState::Halt, None),
+        'l' => (TimelineState::HaltPolling, Some(1)),
+        't' => (TimelineState::Throttled, None),
+        'z' => (TimelineState::Paused, None),
+        'n' => (TimelineState::NotSampled, None),
+        '?' => (TimelineState::Unknown, None),
         other => panic!("no state is drawn {other}"),
     }
 }

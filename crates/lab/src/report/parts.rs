@@ -1,11 +1,16 @@
 //! Parts of captured requests' turnarounds, and what VMs did in them.
 
+use model::TimeAccount;
 use view::{Cell, Column, Table};
 
 use super::{all_steps, percent_of, real, step_columns};
 use crate::parts::{STOLEN, StepParts};
 use crate::plan::Plan;
 use crate::run::{PartTime, Run};
+
+/// Accounts with columns of their own, beside those of who had the CPU, steal type 2 and throttling.
+const OWN: [TimeAccount; 4] =
+    [TimeAccount::Guest, TimeAccount::Halt, TimeAccount::HaltPolling, TimeAccount::StealOutside];
 
 /// A row per part of each step; nothing where no packets were captured.
 pub(super) fn parts(plan: &Plan, runs: &[Run]) -> Table {
@@ -29,10 +34,7 @@ pub(super) fn parts(plan: &Plan, runs: &[Run]) -> Table {
         let Some(all) = StepParts::of(&step) else { continue };
         for (name, part) in &all.parts {
             let of = |ns: u64, whole: u64| Cell::Real(percent_of(ns as f64 / whole.max(1) as f64));
-            let account = |account: &str| of(part.account_ns(account), part.ns());
-            let other = ["paused", "not_sampled", "unknown", crate::observe::NOT_RECORDED];
-            let other =
-                other.iter().fold(0, |sum: u64, name| sum.saturating_add(part.account_ns(name)));
+            let account = |account: TimeAccount| of(part.account_ns(account), part.ns());
             let first = [
                 treatment.as_str().into(),
                 step.vms.into(),
@@ -40,14 +42,14 @@ pub(super) fn parts(plan: &Plan, runs: &[Run]) -> Table {
                 part.requests.into(),
                 Cell::Real(part.ns() as f64 / 1e6 / all.requests as f64),
                 of(part.ns(), all.ns()),
-                account("guest"),
-                account("halt"),
-                account("halt_polling"),
-                account("steal_outside"),
             ];
+            let own = OWN.map(account);
             let stolen = STOLEN.iter().map(|(_, theft)| of(part.stolen_ns(*theft), part.ns()));
-            let last = [account("throttled"), of(other, part.ns()), top_exit(part)];
-            table.row(first.into_iter().chain(stolen).chain(last));
+            let named = OWN.into_iter().chain([TimeAccount::StealVmm, TimeAccount::Throttled]);
+            let named_ns = named.fold(0, |sum: u64, of| sum.saturating_add(part.account_ns(of)));
+            let other = of(part.ns().saturating_sub(named_ns), part.ns());
+            let last = [account(TimeAccount::Throttled), other, top_exit(part)];
+            table.row(first.into_iter().chain(own).chain(stolen).chain(last));
         }
     }
     table.notes.push(

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use analysis::steal::{ACCOUNTS, account_name, hundredths};
-use model::VmId;
+use analysis::steal::hundredths;
+use model::{TimeAccount, VmId};
 use serde_json::{Value, json};
 use split::{Part, PartSum, Spent, Split, TimeAxis, WorkTime};
 
 use crate::steal::{RARE, time_json};
-use crate::vcpu_time::{VcpuTime, account_in_words};
+use crate::vcpu_time::VcpuTime;
 use crate::{Cell, Column, Report, Scale, Table, length, seconds};
 
 /// A recording of the time of a capture.
@@ -65,13 +65,13 @@ impl SplitRecording<'_> {
     /// What parts went to, in per cent which add up to 100. What is rare has a column when it happened.
     fn times(&self, sums: &[Sum]) -> Table {
         let all = |of: &dyn Fn(&Spent) -> u64| sums.iter().any(|(.., sum)| 0 < of(&sum.spent));
-        let mut shown: Vec<bool> = ACCOUNTS
+        let mut shown: Vec<bool> = TimeAccount::ALL
             .map(|account| {
                 !RARE.contains(&account) || all(&|spent| spent.balance.accounts.get(account))
             })
             .into();
         shown.extend([all(&|spent| spent.outside_ns), all(&|spent| spent.no_vm_ns)]);
-        let titles = ACCOUNTS.map(|account| account_in_words(account).replacen(' ', "\n", 1));
+        let titles = TimeAccount::ALL.map(|account| account.words().replacen(' ', "\n", 1));
         let titles = titles.into_iter().chain(["not\nrecorded".to_owned(), "no\n--vm".to_owned()]);
         let mut columns = vec![
             Column::name("Part"),
@@ -158,9 +158,10 @@ impl SplitRecording<'_> {
 
     /// What CSV has of each time.
     pub(super) fn columns() -> impl Iterator<Item = Column> {
-        let account = |account| Column::csv_only("").csv(format!("{}_ns", account_name(account)));
+        let account =
+            |account: TimeAccount| Column::csv_only("").csv(format!("{}_ns", account.name()));
         let others = ["outside_ns", "no_vm_ns"].map(Column::data);
-        let accounts = ACCOUNTS.into_iter().map(account);
+        let accounts = TimeAccount::ALL.into_iter().map(account);
         std::iter::once(Column::data("vm")).chain(accounts).chain(others)
     }
 

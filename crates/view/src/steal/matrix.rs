@@ -1,10 +1,10 @@
 //! Who took the CPU of whom.
 
+use model::TimeAccount;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use analysis::steal::{Thief, TimeBreakdown};
-use analysis::vcpu_timeline::Account;
+use analysis::steal::{TimeBreakdown, Thief};
 
 use super::VmTime;
 use crate::vcpu_time::VcpuTime;
@@ -38,7 +38,7 @@ fn table(source: &VcpuTime<'_>, vms: &[VmTime], thieves: &[Thief]) -> Table {
         let wall_ns = balance.accounts.total();
         let of = |thief: &Thief| balance.thieves.get(thief).copied().unwrap_or(0);
         let shown: Vec<u64> = thieves.iter().map(of).collect();
-        let others = balance.accounts.get(Account::StealOutside) - shown.iter().sum::<u64>();
+        let others = balance.accounts.get(TimeAccount::StealOutside) - shown.iter().sum::<u64>();
         let times = shown.into_iter().chain([others, balance.interrupts_ns(vendor)]);
         let shares = times.map(|ns| Cell::Share(ns, wall_ns).or_none());
         table.row(std::iter::once(name.into()).chain(shares));

@@ -1,7 +1,7 @@
 //! The screen. Fits 80x24; without colour everything is still reported by words.
 
 use analysis::overview::{Overview, Share};
-use analysis::vcpu_timeline::Account;
+use model::TimeAccount;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -147,7 +147,7 @@ const PAUSE_AT: usize = COLUMNS.len() - 1;
 /// A line of the table for each name and its time.
 fn accounts(lines: &[(String, &Overview)], colours: Colours, area: Rect) -> Table<'static> {
     let mut columns = COLUMNS.to_vec();
-    let has_pauses = lines.iter().any(|(_, line)| 0 < line.ns(Account::Paused));
+    let has_pauses = lines.iter().any(|(_, line)| 0 < line.ns(TimeAccount::Paused));
     if has_pauses {
         columns.insert(PAUSE_AT, PAUSE);
     }
@@ -167,7 +167,7 @@ fn accounts(lines: &[(String, &Overview)], colours: Colours, area: Rect) -> Tabl
     let titles = std::iter::once("VM").chain(titles).chain(["THIEF"]);
     let header = row(titles.map(str::to_owned).collect());
     let rows = lines.iter().map(|(name, line)| {
-        let stolen = line.ns(Account::StealOutside) + line.ns(Account::StealVmm);
+        let stolen = line.ns(TimeAccount::StealOutside) + line.ns(TimeAccount::StealVmm);
         let alarm = colours == Colours::Yes && line.wall_ns / 10 <= stolen;
         let style = if alarm { Style::new().fg(Color::Red) } else { Style::new() };
         row(cells(name, line, has_pauses)).style(style)
@@ -181,17 +181,17 @@ fn accounts(lines: &[(String, &Overview)], colours: Colours, area: Rect) -> Tabl
 fn cells(name: &str, line: &Overview, with_pauses: bool) -> Vec<String> {
     let of = |account| line.ns(account);
     let mut parts = vec![
-        of(Account::Guest),
+        of(TimeAccount::Guest),
         line.guest_user_ns,
         line.guest_kernel_ns,
-        of(Account::Halt) + of(Account::HaltPolling),
-        of(Account::StealOutside),
-        of(Account::StealVmm),
-        of(Account::Throttled),
-        of(Account::NotSampled) + of(Account::Unknown),
+        of(TimeAccount::Halt) + of(TimeAccount::HaltPolling),
+        of(TimeAccount::StealOutside),
+        of(TimeAccount::StealVmm),
+        of(TimeAccount::Throttled),
+        of(TimeAccount::NotSampled) + of(TimeAccount::Unknown),
     ];
     if with_pauses {
-        parts.insert(PAUSE_AT, of(Account::Paused));
+        parts.insert(PAUSE_AT, of(TimeAccount::Paused));
     }
     let percent = |ns| format!("{:5.1}", 100.0 * ns as f64 / line.wall_ns.max(1) as f64);
     let thief = line.thieves.first().map(|thief| top_thief(line, thief));
@@ -236,19 +236,24 @@ mod test {
         Share { name: name.to_owned(), process: process.to_owned(), ns }
     }
 
-    fn vcpu(vm: &str, vcpu: u32, accounts: &[(Account, u64)]) -> Overview {
+    fn vcpu(vm: &str, vcpu: u32, accounts: &[(TimeAccount, u64)]) -> Overview {
         Overview {
             vm: vm.to_owned(),
             vcpu,
             wall_ns: 1000,
-            guest_user_ns: accounts.iter().find(|(a, _)| *a == Account::Guest).map_or(0, |a| a.1),
+            guest_user_ns: accounts
+                .iter()
+                .find(|(a, _)| *a == TimeAccount::Guest)
+                .map_or(0, |a| a.1),
             accounts: accounts.iter().copied().collect(),
             ..Overview::default()
         }
     }
 
     fn shown() -> Shown {
-        use Account::{Guest, Halt, HaltPolling, NotSampled, StealOutside, StealVmm, Throttled};
+        use TimeAccount::{
+            Guest, Halt, HaltPolling, NotSampled, StealOutside, StealVmm, Throttled,
+        };
         let mut web = vcpu("web", 0, &[(Guest, 470), (StealOutside, 500), (StealVmm, 30)]);
         web.thieves = vec![share("vm db vcpu0", "", 490), share("vhost-1234", "", 10)];
         web.exits = vec![share("npf", "", 20), share("io", "", 10)];
@@ -297,8 +302,8 @@ mod test {
         check("detail.txt", &State { mode: Mode::Detail("web".to_owned()), ..State::default() });
         check("help.txt", &State { mode: Mode::Help, ..State::default() });
         let mut paused = shown();
-        paused.vcpus[0].accounts.insert(Account::Paused, 100);
-        paused.vcpus[0].accounts.insert(Account::Guest, 500);
+        paused.vcpus[0].accounts.insert(TimeAccount::Paused, 100);
+        paused.vcpus[0].accounts.insert(TimeAccount::Guest, 500);
         check_of("paused.txt", &State::default(), &paused, 80);
         check_of("narrow.txt", &State::default(), &shown(), 50);
         let filter = State { mode: Mode::Filter, filter: "x".to_owned(), ..State::default() };

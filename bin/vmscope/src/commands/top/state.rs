@@ -6,7 +6,7 @@
 //! ```
 
 use analysis::overview::Overview;
-use analysis::vcpu_timeline::Account;
+use model::TimeAccount;
 
 /// What is looked at, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,10 +100,10 @@ impl Sort {
     fn of(self, line: &Overview) -> u64 {
         let ns = match self {
             Self::Name => return 0,
-            Self::Guest => line.ns(Account::Guest),
-            Self::Halt => line.ns(Account::Halt) + line.ns(Account::HaltPolling),
-            Self::Outside => line.ns(Account::StealOutside),
-            Self::Vmm => line.ns(Account::StealVmm),
+            Self::Guest => line.ns(TimeAccount::Guest),
+            Self::Halt => line.ns(TimeAccount::Halt) + line.ns(TimeAccount::HaltPolling),
+            Self::Outside => line.ns(TimeAccount::StealOutside),
+            Self::Vmm => line.ns(TimeAccount::StealVmm),
         };
         ns.saturating_mul(1_000_000) / line.wall_ns.max(1)
     }
@@ -181,7 +181,7 @@ mod test {
         let one = |(vm, guest, stolen): &(&str, u64, u64)| Overview {
             vm: (*vm).to_owned(),
             wall_ns: 100,
-            accounts: [(Account::Guest, *guest), (Account::StealOutside, *stolen)].into(),
+            accounts: [(TimeAccount::Guest, *guest), (TimeAccount::StealOutside, *stolen)].into(),
             ..Overview::default()
         };
         lines.iter().map(one).collect()
