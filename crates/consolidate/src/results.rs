@@ -86,7 +86,7 @@ fn each_run(folder: &Path) -> Result<impl Iterator<Item = Result<Run, Error>>, E
 /// Completes a measurement whose other files are in `partial` already.
 pub(crate) fn store(run: &Run, partial: &Path, runs: &Path) -> Result<(), Error> {
     let file = partial.join(RUN);
-    fs::write(&file, run.json().to_string()).map_err(Error::io("write", &file))?;
+    fs::write(&file, run.to_text()).map_err(Error::io("write", &file))?;
     let place = runs.join(run.key.folder());
     fs::rename(partial, &place).map_err(Error::io("rename to", &place))
 }

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::TimeAccount;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use crate::plan::MAX_VMS;
 use crate::turnaround::Turnarounds;
@@ -17,7 +16,7 @@ pub const MAX_RUN_BYTES: usize = 16 << 20;
 const MAX_CPUS: usize = 8192;
 
 /// One measurement.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
     /// Version of the file.
@@ -46,7 +45,7 @@ pub struct Run {
 }
 
 /// Which measurement of a plan.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunKey {
     /// VMs that run.
@@ -58,7 +57,7 @@ pub struct RunKey {
 }
 
 /// Loaded VMs, or idle ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
     /// Those that were queried.
@@ -68,7 +67,7 @@ pub enum Class {
 }
 
 /// Requests and answers.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
     /// Time in which requests were meant to be sent, ns.
@@ -82,7 +81,7 @@ pub struct Load {
 }
 
 /// What the host did.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
     /// Context switches.
@@ -100,7 +99,7 @@ pub struct Host {
 }
 
 /// What VMs of a class did, all vCPUs together.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vms {
     /// VMs.
@@ -121,7 +120,7 @@ pub struct Vms {
 }
 
 /// VM exits of one reason.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Exit {
     /// How long the VMM had the vCPUs for them.
@@ -131,7 +130,7 @@ pub struct Exit {
 }
 
 /// What VMs did during one part of turnarounds, all requests together.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartTime {
     /// Requests that have this part.
@@ -145,7 +144,7 @@ pub struct PartTime {
 }
 
 /// What a CPU did.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cpu {
     /// Its number.
@@ -155,7 +154,7 @@ pub struct Cpu {
 }
 
 /// What a CPU did for whom.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CpuUse {
     /// Ran guests of loaded VMs.
@@ -221,30 +220,8 @@ impl Run {
 
     /// The file.
     #[must_use]
-    pub fn json(&self) -> Value {
-        let Self { key, host, .. } = self;
-        let vms = self.vms.iter().map(|(class, vms)| (class.name().to_owned(), vms.json()));
-        let parts = self.parts.iter().map(|(name, part)| (name.clone(), part.json()));
-        json!({
-            "version": VERSION,
-            "key": { "vms": key.vms, "treatment": key.treatment, "repetition": key.repetition },
-            "loaded": self.loaded,
-            "began_unix_ms": self.began_unix_ms,
-            "window_ns": self.window_ns,
-            "load": self.load.json(),
-            "host": {
-                "context_switches": host.context_switches,
-                "runnable": host.runnable,
-                "load_average": host.load_average,
-                "memory_bytes": host.memory_bytes,
-                "available_bytes": host.available_bytes,
-                "merged_bytes": host.merged_bytes,
-            },
-            "vms": vms.collect::<serde_json::Map<_, _>>(),
-            "cpus": self.cpus.iter().map(Cpu::json).collect::<Value>(),
-            "parts": parts.collect::<serde_json::Map<_, _>>(),
-            "notes": self.notes,
-        })
+    pub fn to_text(&self) -> String {
+        to_text(self)
     }
 
     /// Seconds of the measurement.
@@ -292,6 +269,10 @@ impl RunKey {
     }
 }
 
+fn to_text(form: &impl Serialize) -> String {
+    serde_json::to_string(form).expect("keys of all maps are names")
+}
+
 /// A file may come from anywhere: its figures need not make sense.
 pub(crate) fn sum(values: impl Iterator<Item = u64>) -> u64 {
     values.fold(0, u64::saturating_add)
@@ -304,15 +285,6 @@ pub(crate) fn file_name(treatment: &str) -> String {
 }
 
 impl Load {
-    fn json(&self) -> Value {
-        json!({
-            "length_ns": self.length_ns,
-            "turnarounds": self.turnarounds.json(),
-            "late_p99_ns": self.late_p99_ns,
-            "cpu_ns": self.cpu_ns,
-        })
-    }
-
     /// Reads what a generator wrote.
     ///
     /// # Errors
@@ -324,7 +296,7 @@ impl Load {
     /// As a generator writes it.
     #[must_use]
     pub fn to_line(&self) -> String {
-        self.json().to_string()
+        to_text(self)
     }
 
     /// Requests that were answered, a second.
@@ -347,22 +319,6 @@ impl Load {
 }
 
 impl Vms {
-    fn json(&self) -> Value {
-        let exits = self
-            .exits
-            .iter()
-            .map(|(reason, exit)| (reason.clone(), json!({ "ns": exit.ns, "n": exit.n })));
-        json!({
-            "n": self.n,
-            "accounts": self.accounts,
-            "thieves": self.thieves,
-            "exits": exits.collect::<serde_json::Map<_, _>>(),
-            "injected": self.injected,
-            "private_bytes": self.private_bytes,
-            "huge_bytes": self.huge_bytes,
-        })
-    }
-
     /// The time of all vCPUs, ns.
     #[must_use]
     pub fn wall_ns(&self) -> u64 {
@@ -385,26 +341,10 @@ impl Vms {
 }
 
 impl PartTime {
-    fn json(&self) -> Value {
-        json!({
-            "requests": self.requests,
-            "accounts": self.accounts,
-            "thieves": self.thieves,
-            "exits": self.exits,
-        })
-    }
-
     /// How long in all.
     #[must_use]
     pub fn ns(&self) -> u64 {
         sum(self.accounts.values().copied())
-    }
-}
-
-impl Cpu {
-    fn json(&self) -> Value {
-        let times = self.times.iter().map(|(which, ns)| (which.key().to_owned(), json!(ns)));
-        json!({ "cpu": self.cpu, "times": times.collect::<serde_json::Map<_, _>>() })
     }
 }
 
@@ -479,10 +419,15 @@ mod test {
         assert_eq!(part.ns(), 7);
         run.parts.insert("D-W-C".to_owned(), part);
         run.notes.push("a note".to_owned());
-        assert_eq!(Run::parse(&run.json().to_string()), Ok(run.clone()));
+        let text = run.to_text();
+        assert_eq!(Run::parse(&text), Ok(run.clone()));
+        // As version 0.2 wrote it.
+        let golden = include_str!("../../../tests/golden/lab/run.json");
+        let known: serde_json::Value = serde_json::from_str(golden).unwrap();
+        assert_eq!(text, known.to_string());
         assert!((run.busy_cpus().unwrap() - 0.25).abs() < 1e-9);
         assert!((run.vms[&Class::Loaded].part(TimeAccount::Guest) - 0.3).abs() < 1e-9);
-        let later = run.json().to_string().replacen("\"version\":1", "\"version\":2", 1);
+        let later = text.replacen("\"version\":1", "\"version\":2", 1);
         assert_eq!(Run::parse(&later), Err("it is of version 2".to_owned()));
     }
 }

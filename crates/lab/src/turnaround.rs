@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 /// The longest turnaround that is reported, ns: an hour. Longer ones count as an hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
@@ -109,15 +108,6 @@ impl Turnarounds {
             *sum = sum.saturating_add(*n);
         }
     }
-
-    /// As files have it: `[ns, how many]` for each that differs.
-    #[must_use]
-    pub fn json(&self) -> Value {
-        let each = self.answered.iter_recorded();
-        let each: Vec<[u64; 2]> =
-            each.map(|value| [value.value_iterated_to(), value.count_at_value()]).collect();
-        json!({ "answered": each, "failed": self.failed })
-    }
 }
 
 impl Default for Turnarounds {
@@ -126,11 +116,20 @@ impl Default for Turnarounds {
     }
 }
 
-#[derive(Deserialize)]
+/// As files have it: `[ns, how many]` for each turnaround that differs.
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form {
     answered: Vec<[u64; 2]>,
     failed: BTreeMap<String, u64>,
+}
+
+impl Serialize for Turnarounds {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let each = self.answered.iter_recorded();
+        let each = each.map(|value| [value.value_iterated_to(), value.count_at_value()]);
+        Form { answered: each.collect(), failed: self.failed.clone() }.serialize(serializer)
+    }
 }
 
 impl<'de> Deserialize<'de> for Turnarounds {
@@ -173,7 +172,8 @@ mod test {
         let mut all = Turnarounds::new();
         [1, 999, 1_000_000, 123_456_789, u64::MAX].into_iter().for_each(|ns| all.add(ns));
         all.add_failed("refused");
-        let back: Turnarounds = serde_json::from_value(all.json()).unwrap();
+        let back: Turnarounds =
+            serde_json::from_str(&serde_json::to_string(&all).unwrap()).unwrap();
         assert_eq!(back, all);
         let mut twice = all.clone();
         twice.merge(&back);

@@ -39,6 +39,14 @@ fn the_page_has_the_states() {
     check_file(&root().join("ui/vcpu-states.json"), &format!("[\n{}\n]\n", rows.join(",\n")));
 }
 
+/// As files and stored states have them.
+#[test]
+fn stored_states_keep_their_form() {
+    let forms = json!({ "states": VcpuTimeState::ALL, "accounts": TimeAccount::ALL });
+    let text = serde_json::to_string_pretty(&forms).unwrap() + "\n";
+    check_file(&root().join("tests/golden/model/states.json"), &text);
+}
+
 #[test]
 fn charts_have_a_style_for_each_state() {
     let styles = fs::read_to_string(root().join("crates/export/src/page/colours.css")).unwrap();

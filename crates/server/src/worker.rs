@@ -8,7 +8,7 @@
 //! What it answers is checked as the window itself would be.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
@@ -20,8 +20,7 @@ use recording::Recording;
 use recording::window::{HostName, MAX_WINDOW_BYTES, UnpackError, unpack};
 use rustix::process::Signal;
 use sandbox::{FolderLimits, confine_to_folder};
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 
 use crate::results;
 
@@ -73,7 +72,7 @@ impl Task {
 }
 
 /// What `recording.json` says of the window.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Facts {
     boot: Option<String>,
     start_ns: u64,
@@ -91,7 +90,7 @@ impl Facts {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Reply {
     Ok(Facts),
@@ -235,17 +234,16 @@ pub(crate) fn serve() -> Option<ExitCode> {
     let tasks = [Task::Check, Task::Analyze, Task::Seconds];
     let task = tasks.into_iter().find(|known| task == known.name())?;
     let host = arguments.next()?.to_str()?.parse().ok()?;
-    let reply = work(task, &host);
-    let answer = match reply {
-        Ok(answer) => json!({ "ok": answer }),
-        Err(WorkerError::Refused(reason)) => json!({ "refused": reason }),
-        Err(error) => json!({ "failed": error.to_string() }),
+    let reply = match work(task, &host) {
+        Ok(facts) => Reply::Ok(facts),
+        Err(WorkerError::Refused(reason)) => Reply::Refused(reason),
+        Err(error) => Reply::Failed(error.to_string()),
     };
-    let written = io::stdout().write_all(answer.to_string().as_bytes());
+    let written = serde_json::to_writer(io::stdout().lock(), &reply);
     Some(if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn work(task: Task, host: &HostName) -> Result<serde_json::Value, WorkerError> {
+fn work(task: Task, host: &HostName) -> Result<Facts, WorkerError> {
     if task == Task::Analyze {
         // Without the right to, it is as high as the others.
         let _ = rustix::process::nice(NICE);
@@ -265,12 +263,12 @@ fn work(task: Task, host: &HostName) -> Result<serde_json::Value, WorkerError> {
         results::write(&recording, host, slice_ns, Path::new(TABLES)).map_err(refused)?;
     }
     let header = &recording.header;
-    Ok(json!({
-        "boot": header.boot.map(|boot| boot.to_string()),
-        "start_ns": header.start.0,
-        "start_unix_ns": header.start_unix_ns,
-        "end_ns": header.end.0,
-    }))
+    Ok(Facts {
+        boot: header.boot.map(|boot| boot.to_string()),
+        start_ns: header.start.0,
+        start_unix_ns: header.start_unix_ns,
+        end_ns: header.end.0,
+    })
 }
 
 fn refused(error: recording::Error) -> WorkerError {
@@ -279,5 +277,26 @@ fn refused(error: recording::Error) -> WorkerError {
             WorkerError::Failed(error.to_string())
         }
         error => WorkerError::Refused(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn replies_are_as_ever() {
+        let boot = Some("00000000000000000000000000000007".to_owned());
+        let facts = Facts { boot, start_ns: 1, start_unix_ns: 2, end_ns: 3 };
+        let unknown = Facts { boot: None, ..facts.clone() };
+        let replies = [
+            Reply::Ok(facts),
+            Reply::Ok(unknown),
+            Reply::Refused("a reason".to_owned()),
+            Reply::Failed("a reason".to_owned()),
+        ];
+        let lines = replies.iter().map(|reply| serde_json::to_string(reply).unwrap() + "\n");
+        let golden = include_str!("../../../tests/golden/server/worker-replies.txt");
+        assert_eq!(lines.collect::<String>(), golden);
     }
 }

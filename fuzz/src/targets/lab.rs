@@ -16,7 +16,7 @@ pub(super) fn targets() -> Vec<Target> {
         },
         Target {
             words: &[b"18446744073709551615", b"\"idle\"", b"null", b"[4000000000,4]"],
-            ..Target::new("lab-run", read_run, || vec![seed().json().to_string().into_bytes()])
+            ..Target::new("lab-run", read_run, || vec![seed().to_text().into_bytes()])
         },
     ]
 }

@@ -14,6 +14,8 @@ struct Package {
     name: String,
     folder: PathBuf,
     layer: String,
+    /// Golden files of what it serializes, from the repository's root on.
+    golden: Vec<PathBuf>,
     /// Names of the packages it depends on other than for its tests and its build.
     dependencies: BTreeSet<String>,
 }
@@ -30,6 +32,9 @@ impl Package {
                 .unwrap()
                 .to_owned(),
             layer: text(&package["metadata"]["layer"]),
+            golden: package["metadata"]["golden"]
+                .as_array()
+                .map_or(Vec::new(), |files| files.iter().map(|file| text(file).into()).collect()),
             dependencies: dependencies.map(|dependency| text(&dependency["name"])).collect(),
         }
     }
@@ -37,6 +42,13 @@ impl Package {
     /// Its programs' and its library's text, with the paths of the files.
     fn sources(&self) -> Vec<(PathBuf, String)> {
         sources(&self.folder.join("src"))
+    }
+
+    /// The same, and its tests'.
+    fn sources_and_tests(&self) -> Vec<(PathBuf, String)> {
+        let tests = self.folder.join("tests");
+        let tests = if tests.is_dir() { sources(&tests) } else { Vec::new() };
+        self.sources().into_iter().chain(tests).collect()
     }
 }
 
@@ -140,14 +152,22 @@ fn only_query_knows_the_query_engine() {
     }
 }
 
-/// `microbench` and `detect` may: copies of what one measured and the other learned, that do nothing else, were worse.
+/// What derives `Serialize` leaves the program, in a file or a message: a golden file shows a change of the form.
 #[test]
-fn only_format_crates_and_few_others_serialize() {
-    for package in packages() {
+fn what_is_serialized_has_golden_files_that_tests_compare() {
+    let packages = packages();
+    let sources = packages.iter().flat_map(Package::sources_and_tests);
+    let sources: Vec<String> = sources.map(|(_, source)| source).collect();
+    for package in &packages {
         let derives = package.sources().iter().any(|(_, source)| derives_serialize(source));
-        let allowed =
-            package.layer == "format" || ["microbench", "detect"].contains(&package.name.as_str());
-        assert!(allowed || !derives, "{} derives Serialize", package.name);
+        let has_golden = !package.golden.is_empty();
+        assert_eq!(derives, has_golden, "{}: set package.metadata.golden", package.name);
+        for file in &package.golden {
+            assert!(root().join(file).is_file(), "{}: {}", package.name, file.display());
+            let name = file.file_name().unwrap().to_str().unwrap();
+            let is_compared = sources.iter().any(|source| source.contains(name));
+            assert!(is_compared, "{}: no test has {}", package.name, file.display());
+        }
     }
 }
 
