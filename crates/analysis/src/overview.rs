@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use model::{TimeAccount, TimelineState, Vendor};
 
 use crate::exit_reason;
-use crate::steal::{TimelineInput, ThiefNames, balances};
+use crate::steal::{ThiefNames, TimelineInput, balances};
 use crate::vcpu_timeline::{PlaceId, VcpuTimeline, VcpuTimelines};
 
 /// One vCPU's window. The accounts add up to `wall_ns`.

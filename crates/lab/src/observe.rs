@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use analysis::exit_reason;
-use analysis::steal::{TimelineInput, Thief, ThiefNames, balances};
+use analysis::steal::{Thief, ThiefNames, TimelineInput, balances};
 use analysis::vcpu_timeline::Occupant;
 use model::{CpuId, Pid, Sample, Tables, TimeAccount, VcpuId, VcpuState, VmId};
 

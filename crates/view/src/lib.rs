@@ -52,7 +52,7 @@ pub use profile::profile;
 pub use recording::{dropped, missed};
 pub use split::{SplitBy, SplitQuery, SplitRecording, split};
 pub use steal::{StealBy, StealQuery, steal};
-pub use top::{top_thief, top};
+pub use top::{top, top_thief};
 pub use vcpu_time::VcpuTime;
 
 pub use csv::field;

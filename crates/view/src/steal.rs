@@ -6,7 +6,7 @@ mod victims;
 use std::collections::BTreeMap;
 
 use analysis::Nodes;
-use analysis::steal::{TimeBreakdown, Victims, AttributionLevel, balances, hundredths, victims};
+use analysis::steal::{AttributionLevel, TimeBreakdown, Victims, balances, hundredths, victims};
 use model::{TimeAccount, VcpuId, VmId};
 use serde_json::{Value, json};
 

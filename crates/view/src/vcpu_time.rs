@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use analysis::exit_reason;
-use analysis::steal::{TimelineInput, Stolen, Thief, ThiefNames, VmmTime};
+use analysis::steal::{Stolen, Thief, ThiefNames, TimelineInput, VmmTime};
 use analysis::vcpu_timeline::VcpuTimeline;
 use model::{OffCpuSource, VcpuId, Vm, VmId};
 use serde_json::{Value, json};

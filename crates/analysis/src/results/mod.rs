@@ -21,7 +21,7 @@ use model::{
 
 use self::slices::Slices;
 use crate::flow::FlowBuilder;
-use crate::steal::{TimelineInput, SampleTimes, ThiefNames};
+use crate::steal::{SampleTimes, ThiefNames, TimelineInput};
 use crate::vcpu_timeline::{Segment, VcpuTimelines, VcpuTimelinesBuilder};
 use crate::{Counter, Resolver, Selection, exit_reason};
 

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::slices::Slices;
 use crate::exit_reason;
-use crate::steal::{Attribution, TimelineInput, Thief, ThiefNames, AttributionLevel};
+use crate::steal::{Attribution, AttributionLevel, Thief, ThiefNames, TimelineInput};
 use crate::vcpu_timeline::{Place, PlaceId, Segment, VcpuTimeline, VcpuTimelines, thieves};
 
 /// What is added up.

@@ -14,7 +14,6 @@
 
 use super::AttributionLevel::{Function, Process, Thread};
 use super::SampleTimes;
-use super::AttributionLevel::{Function, Process, Thread};
 use crate::vcpu_timeline::{Place, PlaceId, Segment, VcpuTimeline, VcpuTimelines};
 use model::{TimeAccount, TimelineState};
 

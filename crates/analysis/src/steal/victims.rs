@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::{TimeAccount, VmId};
 
-use super::{Attribution, TimelineInput, AttributionLevel, Window};
+use super::{Attribution, AttributionLevel, TimelineInput, Window};
 use crate::vcpu_timeline::{Place, PlaceId, Segment, VcpuTimeline};
 
 /// Stolen time.

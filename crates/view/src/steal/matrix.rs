@@ -4,7 +4,7 @@ use model::TimeAccount;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use analysis::steal::{TimeBreakdown, Thief};
+use analysis::steal::{Thief, TimeBreakdown};
 
 use super::VmTime;
 use crate::vcpu_time::VcpuTime;
