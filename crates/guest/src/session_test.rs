@@ -112,7 +112,7 @@ fn a_good_guest_gives_its_map_clock_and_symbols() {
     let mut problems = Vec::new();
     let has_build_id = &|module| module == 1;
     session.symbols(&[1, 9, 2], has_build_id, &mut |answer| problems.push(answer.problem));
-    assert_eq!(problems, [None, Some("it says: no such\\u{a}module".into()), None]);
+    assert_eq!(problems, [None, Some("the guest failed: no such\\u{a}module".into()), None]);
     // Of a file without a build id the session knows the answer; the guest does not know of a question.
     let bytes_left = session.bytes_left;
     session.symbols(&[2], has_build_id, &mut |answer| assert_eq!(answer.module, 2));
@@ -263,7 +263,7 @@ fn lies_are_refused() {
         answer(Response::Map(Box::new(newer))),
         Err(&format!("protocol version {}", VERSION + 1)),
     );
-    check(answer(Response::Error("broken \x1b[2J".into())), Err("it says: broken \\u{1b}[2J"));
+    check(answer(Response::Error("broken \x1b[2J".into())), Err("the guest failed: broken \\u{1b}[2J"));
     let long = Box::new(|guest: &mut DrawnGuest| {
         guest.receive();
         let header = [&api::guest::MAGIC[..], &guest.session.to_le_bytes(), &[255; 4]].concat();

@@ -704,7 +704,7 @@ mod test {
             let error = Plan::parse(&text.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         };
-        check("[load]", "[load]\nrate = 1", "another generator");
+        check("[load]", "[load]\nrate = 1", "a load generator of their own");
         check("[ladder]", "[ladder]\nvms = [1]", "leave it out");
         check("[load]", "[[remedy]]\nname = \"x\"\nnice = 1\n[load]", "not tried");
         check("a=b", "web", "`web` has no name, or is there twice");

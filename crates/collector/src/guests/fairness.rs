@@ -15,7 +15,7 @@ const FULL_TIME_GUESTS: u32 = 16;
 /// ```text
 ///   queried   answer    answer                  the user's others are given up
 ///   |-------|---------|------ share ----------|               limit
-///                                                             nobody is waited for any longer
+///                                                             the wait ends
 /// ```
 /// The more guests of a user have not answered, the shorter is its share of the limit.
 #[derive(Debug)]

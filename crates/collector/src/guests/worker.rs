@@ -463,7 +463,7 @@ fn has_news(map: &GuestMap) -> bool {
     !(map.images.is_empty() && map.kernel_threads.is_empty() && map.modules.is_empty())
 }
 
-/// Ends the wait for the first try of this user's guest; nobody may be waiting any more.
+/// Ends the wait for the first try of this user's guest; no caller may be waiting any more.
 fn report_try(tried: &Sender<u32>, user: u32) {
     let _ = tried.send(user);
 }
