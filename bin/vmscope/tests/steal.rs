@@ -387,7 +387,7 @@ fn errors() {
     let window = "no time between --from and --to: 0.100 s were recorded";
     check_error(&dir, &of_vm1(&["--from", "5"]), 2, window);
     check_error(&dir, &of_vm1(&["--from", "9ms", "--to", "8ms"]), 2, window);
-    let less = "more than the 0.001000 s of --apparent: say with --from and --to when";
+    let less = "more than the 0.001000 s of --apparent: set --from and --to";
     check_error(&dir, &of_vm1(&["--apparent", "1ms"]), 1, less);
     check_error(Path::new("/no/such/recording"), &["steal"], 1, "/no/such/recording");
     let none = recorded("no-vms", &header(), &Tables::default());

@@ -451,7 +451,7 @@ mod test {
         assert_eq!(errors[2], errors[3]);
         let (sender, answers) = pipe();
         drop(sender);
-        assert_eq!(late(&[5], answers, Duration::from_secs(3600)), ["asking it failed"]);
+        assert_eq!(late(&[5], answers, Duration::from_secs(3600)), ["the query failed"]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use model::{MachineId, TraceTask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// A command that outlives its recording is requested to end, and may take so long.
+/// A command that outlives its recording gets SIGTERM, and may take so long.
 const LAST_WAIT: Duration = Duration::from_secs(5);
 /// What it started may take so long after it.
 const AFTER_IT: Duration = Duration::from_millis(200);

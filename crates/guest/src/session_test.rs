@@ -263,7 +263,10 @@ fn lies_are_refused() {
         answer(Response::Map(Box::new(newer))),
         Err(&format!("protocol version {}", VERSION + 1)),
     );
-    check(answer(Response::Error("broken \x1b[2J".into())), Err("the guest failed: broken \\u{1b}[2J"));
+    check(
+        answer(Response::Error("broken \x1b[2J".into())),
+        Err("the guest failed: broken \\u{1b}[2J"),
+    );
     let long = Box::new(|guest: &mut DrawnGuest| {
         guest.receive();
         let header = [&api::guest::MAGIC[..], &guest.session.to_le_bytes(), &[255; 4]].concat();

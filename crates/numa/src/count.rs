@@ -274,7 +274,9 @@ mod test {
         let counted = count(&Watched { sys, proc, vms: &[vm], found: &[] }, 60, &|| false);
         assert_eq!(
             counted.notes,
-            ["web: nothing counts how it uses memory (no usable PMU, no resctrl group, no DAMON)"]
+            [
+                "web: nothing counts how it uses memory (no usable PMU, no resctrl group, the kernel has no DAMON)"
+            ]
         );
         assert!(counted.samples.is_empty());
     }

@@ -56,8 +56,8 @@ use queue::Place;
 use statement::invalid;
 use table::{Files, FilesOf, schemas};
 
-/// Bytes of a query's text.
-const MAX_TEXT: usize = 1 << 13;
+/// Bytes of a query's text. VMs may have names of 8 KiB.
+const MAX_TEXT: usize = 1 << 15;
 /// Windows whose results can't be read, and without which a query is tried again.
 const MAX_DAMAGED: usize = 8;
 /// Threads of a child at most.

@@ -136,6 +136,6 @@ mod test {
         };
         check(&[("vmm", "x")], "no parameter vmm, but from, host, to, vm");
         check(&[("vm", "x")], "needs from");
-        check(&[("vm", "x"), ("from", "yesterday"), ("to", "x")], "is no time");
+        check(&[("vm", "x"), ("from", "yesterday"), ("to", "x")], "is not a time");
     }
 }

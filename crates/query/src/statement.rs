@@ -90,6 +90,9 @@ pub(crate) fn invalid(error: DataFusionError) -> QueryError {
     if has_panicked(&error) {
         return QueryError::Panicked;
     }
+    if let Some(text) = not_computed(&error) {
+        return wrong(text);
+    }
     match error.find_root() {
         // The question may have an object's name in it.
         DataFusionError::SQL(error, _) => return wrong(&parser_words(error)),
@@ -116,6 +119,18 @@ pub(crate) fn invalid(error: DataFusionError) -> QueryError {
         }
         root => wrong(&root.strip_backtrace()),
     }
+}
+
+/// Why an expression had no value. A reader that filters rows as it reads them has such an error as its own.
+fn not_computed(error: &DataFusionError) -> Option<&str> {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(ArrowError::ComputeError(text)) = error.downcast_ref() {
+            return Some(text);
+        }
+        cause = error.source();
+    }
+    None
 }
 
 /// Whether a task of the engine's did: its panic comes as an error of the task that waits for it.

@@ -142,7 +142,7 @@ mod test {
             "0 host /a+10",
             "1 web /a+10",
             "1 web /a+20",
-            r#"2 Unreadable("no guest won request for its symbols")"#,
+            r#"2 Unreadable("no guest was queried for its symbols")"#,
         ];
         assert_eq!(shown, expected);
     }

@@ -109,7 +109,7 @@ fn hosts_are_replayed_queried_and_downloaded() {
     refused(&query(&server, &["run", "nothing"]), 2, "no query");
     refused(&query(&server, &["run", "a/b"]), 2, "no such query");
     refused(&query(&server, &["run", "thieves"]), 2, "needs vm");
-    refused(&query(&server, &["run", "thieves", "--vm", "a", "--from", "now"]), 2, "no time");
+    refused(&query(&server, &["run", "thieves", "--vm", "a", "--from", "now"]), 2, "is not a time");
     refused(&query(&server, &["sql", "DROP TABLE hosts"]), 2, "only a SELECT is answered");
     refused(&query(&server, &["windows", "--from", "today"]), 2, "YYYY-MM-DD");
 

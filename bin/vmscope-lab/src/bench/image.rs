@@ -86,6 +86,6 @@ mod tests {
     fn a_named_image_must_be_there() {
         let error = find(Some(Path::new("/no/such/image"))).unwrap_err();
         assert!(error.is::<Usage>());
-        assert!(error.to_string().contains("/no/such/image is no file"), "{error}");
+        assert!(error.to_string().contains("/no/such/image is not a file"), "{error}");
     }
 }

@@ -253,7 +253,7 @@ fn a_command_runs_in_no_other_guest() {
         };
         assert!(with_mark(MARK).is_ok());
         let refused = with_mark(1).unwrap_err().to_string();
-        assert!(refused.starts_with("COMMAND is not run, another guest may be"), "{refused}");
+        assert!(refused.starts_with("COMMAND was not run: another guest may be"), "{refused}");
     }
 }
 
