@@ -60,7 +60,7 @@ fn received_windows_can_be_queried() {
     server.get("/v1/tables/top-functions", &reader).check(400, "needs vm");
     server.get("/v1/tables/nothing", &reader).check(404, "no query");
     server.get("/v1/tables/thieves?vm=a&x=1", &reader).check(400, "no parameter x");
-    server.get("/v1/tables/thieves?vm=a&to=now", &reader).check(400, "no time");
+    server.get("/v1/tables/thieves?vm=a&to=now", &reader).check(400, "is not a time");
     server.get("/v1/tables/thieves?vm=a&host=a/../b", &reader).check(400, "host names have");
     let late = "/v1/tables/thieves?vm=a&from=2999-01-01T00:00:00Z";
     server.get(late, &reader).check(400, "from must be before to");
@@ -108,7 +108,7 @@ fn seconds_and_the_fleets_sums_are_those_of_the_results() {
     let fleet = fleet();
     assert_eq!(fleet["vms"].as_array().unwrap().len(), vms.len());
     assert_eq!((&fleet["reading"], fleet["partial"].as_array().unwrap().len()), (&json!(0), 1));
-    server.get("/v1/fleet?from=1&to=2&slots=3", &reader).check(400, "no time");
+    server.get("/v1/fleet?from=1&to=2&slots=3", &reader).check(400, "is not a time");
     server.get(&format!("/v1/fleet?{times}"), &agent).check(403, "role");
 
     let times = "from=2000-01-01T00:00:00Z&to=2100-01-01T00:00:00Z";
@@ -118,6 +118,6 @@ fn seconds_and_the_fleets_sums_are_those_of_the_results() {
         server.get("/v1/windows?host=kvm1", &reader).json()["windows"].as_array().unwrap().len();
     assert_eq!((&host["host"], &host["windows"]), (&json!("kvm1"), &json!(sent)));
     assert!(host["covered_ns"].as_u64() > Some(0) && host["samples"].as_u64() > Some(0), "{host}");
-    server.get("/v1/health?from=1&to=2", &reader).check(400, "no time");
+    server.get("/v1/health?from=1&to=2", &reader).check(400, "is not a time");
     server.get(&format!("/v1/health?{times}"), &agent).check(403, "role");
 }
