@@ -249,7 +249,7 @@ pub(crate) fn damon_counts_where_nothing_else_does() {
     assert_eq!(lines[1..], ["0", "1", "1", "0", "0"]);
     let in_use = json("in-use.json");
     assert_eq!(in_use["outcome"], "no_counters", "{in_use}");
-    assert!(in_use["notes"].to_string().contains("DAMON is in use"), "{in_use}");
+    assert!(in_use["notes"].to_string().contains("another program uses DAMON"), "{in_use}");
 
     let done = json("done.json");
     let measured = &done["measured"][0];

@@ -95,7 +95,7 @@ if grep -sqx outliver /proc/[0-9]*/comm; then fail "the command is still running
 vmscope record -o deaf --duration 1 -- sh -c "trap '' TERM; while :; do sleep 1; done" 2>err && code=0 || code=$?
 test $code -eq 1 || fail "a command that ignores SIGTERM: exit code $code"
 grep -q 'still run, though it got SIGTERM: sh (' err || fail "does not name the command that goes on"
-kill -9 "$(sed -n 's/.*to end: sh (\([0-9]*\)).*/\1/p' err)"
+kill -9 "$(sed -n 's/.*got SIGTERM: sh (\([0-9]*\)).*/\1/p' err)"
 if vmscope report alone --vm web 2>err; then fail "reported a VM that is not there"; fi
 one_line "vm"
 
