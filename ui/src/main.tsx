@@ -39,7 +39,7 @@ function Page() {
   }, []);
   useEffect(() => {
     if (!last || isLoggedOut) return undefined;
-    // Nobody looks at a hidden page.
+    // A hidden page has no reader.
     const tick = () => {
       if (!document.hidden) setNow(Date.now());
     };

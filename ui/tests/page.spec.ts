@@ -159,7 +159,7 @@ test("the evidence of a finding", async ({ page, browser }) => {
   ).toContainText("%");
   await expect(rows(page, "What to do").first()).toContainText("CPUs");
   await expect(page.locator(".u-over")).toBeVisible();
-  // Its address is enough for somebody else.
+  // Its address is enough for another user.
   const other = await (
     await browser.newContext({ ignoreHTTPSErrors: true, timezoneId: "UTC", locale: "en-GB" })
   ).newPage();
@@ -216,12 +216,12 @@ test("an address shows the same in a second browser", async ({ page, browser }) 
   await page.getByLabel("Time", { exact: true }).selectOption("fixed");
   await brush(page, 0.5, 0.7);
   await loaded(page);
-  const told = await page.locator(".verdict").innerText();
+  const shown = await page.locator(".verdict").innerText();
   const other = await (
     await browser.newContext({ ignoreHTTPSErrors: true, timezoneId: "UTC", locale: "en-GB" })
   ).newPage();
   await logIn(other, new URL(page.url()).hash);
-  expect(await other.locator(".verdict").innerText()).toBe(told);
+  expect(await other.locator(".verdict").innerText()).toBe(shown);
 });
 
 // All views, with what they need.
@@ -389,7 +389,7 @@ test("by keyboard: log in, skip to the content, walk a flame graph", QUICK, asyn
   await expect(said).toHaveText(hint);
 });
 
-test("what is asked for again stays readable meanwhile", QUICK, async ({ page }) => {
+test("an answer stays readable while it is queried again", QUICK, async ({ page }) => {
   await logIn(page, `#/health?${RANGE}`);
   let go = () => {};
   const held = new Promise<void>((done) => (go = done));

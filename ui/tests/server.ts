@@ -97,7 +97,7 @@ async function replay(name: string, from: string, hosts: number, rounds: number)
 export function multiply(hosts: number, hours: number, made?: string): string {
   const few = join(folder(), "store");
   const many = made ?? join(folder(), "many");
-  const told = existsSync(many)
+  const said = existsSync(many)
     ? "made before"
     : program("examples/fleet_days", [
         few,
@@ -109,7 +109,7 @@ export function multiply(hosts: number, hours: number, made?: string): string {
   cpSync(join(few, "auth"), join(many, "auth"), { recursive: true });
   rmSync(few, { recursive: true });
   symlinkSync(many, few);
-  return told;
+  return said;
 }
 
 export const serverPid = () => Number(readFileSync(join(folder(), "pid"), "utf8"));

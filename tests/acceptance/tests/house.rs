@@ -234,11 +234,12 @@ const WORDS: [&str; 5] = ["told", "asked", "whoever", "nobody", "somebody"];
 /// Names that stay: a folder of the fleet's store, the user of /etc/passwd, and a pipe of a measured command.
 const NAMES_OF_OTHERS: [&str; 4] = ["told/v1", "nobody:x:65534:65534:nobody:", "<asked", ">asked"];
 
-const TEXTS: [&str; 10] = ["rs", "c", "h", "S", "js", "css", "md", "toml", "sh", "py"];
+const TEXTS: [&str; 12] = ["rs", "c", "h", "S", "js", "ts", "tsx", "css", "md", "toml", "sh", "py"];
 
 #[test]
 fn code_and_docs_make_no_persons_of_programs() {
-    let folders = "bin boot bpf crates deploy docs fuzz scenarios tests workloads";
+    let folders =
+        "bin boot bpf crates deploy docs fuzz scenarios tests ui/bench ui/src ui/tests workloads";
     let mut files: Vec<PathBuf> = files_below(&root(), 1);
     files.extend(folders.split(' ').flat_map(|name| files_below(&root().join(name), usize::MAX)));
     files.retain(|path| {

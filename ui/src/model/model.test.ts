@@ -259,13 +259,13 @@ test("two ranges differ by shares", () => {
 
 test("the verdict names the largest loss first, and who did it", () => {
   const check = (states: Record<string, number>, expected: string[], more = {}) => {
-    const told = verdict({
+    const found = verdict({
       states: new Map(Object.entries(states)),
       thieves: new Map(),
       exits: new Map(),
       ...more,
     });
-    assert.deepEqual([told.headline, ...told.reasons], expected);
+    assert.deepEqual([found.headline, ...found.reasons], expected);
   };
   check({}, ["Nothing was recorded of this VM here."]);
   check({ guest_user: 50, halt: 50 }, ["This VM lost little: 0.0 % of its vCPUs' time."]);
@@ -347,7 +347,7 @@ test("a part of a range is added up from its buckets", () => {
   assert.deepEqual(bucketsOf({ from: 0, to: 60_000 }, 120), { start: 0, length: 10_000, count: 6 });
 });
 
-test("a cause is told as facts", () => {
+test("a cause is shown as facts", () => {
   const code = { process: "sh", function: "f", module: "/bin/sh" };
   const thief = evidenceOf({
     kind: "thief",

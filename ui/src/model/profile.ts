@@ -75,7 +75,7 @@ interface Branch {
 const NAME_LENGTH = 300;
 export const UNATTRIBUTED = "[not attributed]";
 
-// What is charged to nobody in the guest has frames of its own, in brackets.
+// Time that no code of the guest is charged with has frames of its own, in brackets.
 export function framesOf(row: CodeRow, basis: Basis): Frame[] {
   const frames: Frame[] = [{ name: row.process ?? UNATTRIBUTED, kind: "process", module: "" }];
   if (row.thread !== null && row.thread !== row.process)

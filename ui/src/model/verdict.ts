@@ -47,7 +47,7 @@ export function verdict({ states, thieves, exits, hottest }: Loss): Verdict {
     [vmm, `was in the VMM ${percent(vmm, all)} of the time${blame(exits, vmm, "for the exit ")}`],
     [throttled, `was held back by a CPU quota ${percent(throttled, all)} of the time`],
   ];
-  const told = reasons
+  const shown = reasons
     .filter(([ns]) => ns >= MINIMUM * all)
     .sort(([a], [b]) => b - a)
     .map(([, text]) => text);
@@ -58,10 +58,10 @@ export function verdict({ states, thieves, exits, hottest }: Loss): Verdict {
         ]
       : [];
   const headline =
-    told.length > 0
+    shown.length > 0
       ? `This VM lost ${percent(lost, all)} of its vCPUs' time.`
       : `This VM lost little: ${percent(lost, all)} of its vCPUs' time.`;
-  return { headline, reasons: [...told, ...own, ...unsampled(states, all)] };
+  return { headline, reasons: [...shown, ...own, ...unsampled(states, all)] };
 }
 
 function blame(times: Times, all: number, words: string): string {

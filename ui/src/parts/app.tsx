@@ -50,7 +50,7 @@ export function useMore(): (changed: Record<string, string>) => void {
 
 export interface Answered<T, About = unknown> {
   value?: T;
-  // What the value is about: while another is asked, not what is asked about.
+  // The subject of the value: until the next answer comes, that of the last query.
   about?: About;
   error?: Error;
   isLoading: boolean;
@@ -59,7 +59,7 @@ export interface Answered<T, About = unknown> {
 const READING_MS = 2000;
 const RETRY_MS = 5000;
 
-// The answer to a question. While another is asked the last answer stays.
+// The answer to a query. Until the next one comes the last answer stays.
 export function useAnswer<T, About>(
   key: string,
   ask: (signal: AbortSignal) => Promise<T>,
@@ -103,23 +103,23 @@ export function useAnswer<T, About>(
   };
 }
 
-// An answer from sums that the server keeps, which is asked for again while the server still reads: it then has more.
+// An answer from sums that the server keeps, which is queried again while the server still reads: it then has more.
 export function useSums<T extends { reading: number }>(
   key: string,
   ask: (signal: AbortSignal) => Promise<T>,
 ): Answered<T> {
   const [again, setAgain] = useState(0);
-  const asked = useAnswer(`${key} ${again}`, ask);
-  const { value } = asked;
+  const answered = useAnswer(`${key} ${again}`, ask);
+  const { value } = answered;
   useEffect(() => {
     if (!value || value.reading === 0) return undefined;
     const timer = setTimeout(() => setAgain((again) => again + 1), READING_MS);
     return () => clearTimeout(timer);
   }, [value]);
-  return asked;
+  return answered;
 }
 
-// A table that was asked for, or why it is not there.
+// A table, or why it is not there.
 export function Shown<Row>(props: {
   of: Answered<Table<Row>>;
   empty: ComponentChildren;

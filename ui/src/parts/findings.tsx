@@ -70,7 +70,7 @@ function Line({ finding }: { finding: FindingEntry }) {
 export const placeOf = ({ host, vm }: FindingChange): string =>
   vm === undefined ? (host ?? "the fleet") : `${host}/${vm}`;
 
-// Who looks after it, and until when nobody is told.
+// Who looks after it, and until when no message is sent.
 export function handled({ acknowledged, silenced }: FindingEntry): [string, string][] {
   const because = (note: string) => (note === "" ? "" : ` (${visible(cut(note, 200))})`);
   return [

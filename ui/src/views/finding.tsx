@@ -244,7 +244,7 @@ function BeforeAndAfter({
     host !== undefined && vm !== undefined
       ? { host, vm, a: formatSpan(before), b: formatSpan(after) }
       : null;
-  const asked = useAnswer(
+  const answered = useAnswer(
     JSON.stringify([host, vm, code, whole]),
     (signal) =>
       host === undefined
@@ -254,7 +254,7 @@ function BeforeAndAfter({
           : vmStates(host, vm, whole, buckets, signal),
     buckets,
   );
-  const shown = asked.about ?? buckets;
+  const shown = answered.about ?? buckets;
   const series = (rows: { series: string; bucket: number; ns: number }[]): Series[] =>
     host === undefined
       ? trend(rows, shown)
@@ -288,7 +288,7 @@ function BeforeAndAfter({
             </>
           )}
         </p>
-        <Shown of={asked} empty="The results of this time are not there any more.">
+        <Shown of={answered} empty="The results of this time are not there any more.">
           {(rows) => (
             <Line
               label={main.what}

@@ -16,10 +16,10 @@ const AROUND = 5;
 export function Fleet() {
   const { span } = useApp();
   const to = usePlaces();
-  const asked = useSums(`${span.from} ${span.to}`, (signal) =>
+  const answered = useSums(`${span.from} ${span.to}`, (signal) =>
     fleet({ from: iso(span.from), to: iso(span.to), slots: SLOTS }, signal),
   );
-  const { value, ...rest } = asked;
+  const { value, ...rest } = answered;
   const table = <Row,>(rows: Row[] | undefined) => ({
     ...rest,
     ...(rows && value ? { value: { rows, partial: value.partial } } : {}),

@@ -50,7 +50,7 @@ export function Vm(props: { host: string; vm: string }) {
   // Without the windows themselves there are the slices of their results.
   const isFine = isShort && (bySecond.isLoading || !!bySecond.value);
   const buckets = isFine ? fine : bucketsOf(span, BUCKETS);
-  const asked = useAnswer(
+  const answered = useAnswer(
     `states ${span.from} ${span.to} ${isFine}`,
     (signal) =>
       isFine
@@ -64,7 +64,7 @@ export function Vm(props: { host: string; vm: string }) {
         ...bySecond,
         ...(bySecond.value ? { value: { rows: points, partial: bySecond.value.partial } } : {}),
       } as Answered<Table<Point>, Buckets>)
-    : asked;
+    : answered;
   const shown = timeline.about ?? buckets;
   const sides = { host, vm, a: formatSpan(before(about)), b: formatSpan(about) };
   return (
@@ -110,8 +110,8 @@ function before({ from, to }: Span): Span {
   return { from: 2 * from - to, to: from };
 }
 
-// All of the range is asked for once, in buckets, and what is selected is added up here. Only a selection that does not
-// consist of buckets, which an address can name, is asked for.
+// All of the range is queried once, in buckets; the selection is added up here. Only a selection that does not consist of
+// buckets, which an address can name, is queried.
 function Details(props: {
   host: string;
   vm: string;
@@ -130,7 +130,7 @@ function Details(props: {
   const { first, last } = inside ?? { first: 0, last: buckets.count - 1 };
   const key = `${span.from} ${span.to}`;
   const isFine = props.bySecond !== null && (!selection || inside !== null);
-  const asked = useAnswer(
+  const answered = useAnswer(
     `code ${isFine} ${key}`,
     (signal) =>
       isFine ? Promise.resolve({ rows: [], partial: [] }) : vmCode(host, vm, span, buckets, signal),
@@ -145,13 +145,18 @@ function Details(props: {
     (signal) => vmExits(host, vm, span, whole, signal),
     whole,
   );
-  const askedOfHost = useAnswer(
+  const answeredOfHost = useAnswer(
     `host code ${isFine} ${key}`,
     (signal) => vmHostCode(host, vm, span, whole, signal),
     whole,
   );
-  const code = useBuckets(isFine && props.bySecond ? props.bySecond : asked, buckets, first, last);
-  const hostCode = useBuckets(askedOfHost, buckets, first, last);
+  const code = useBuckets(
+    isFine && props.bySecond ? props.bySecond : answered,
+    buckets,
+    first,
+    last,
+  );
+  const hostCode = useBuckets(answeredOfHost, buckets, first, last);
   const isChosen = ({ bucket }: { bucket: number }) =>
     !isSame(exits.about, buckets) || (first <= bucket && bucket <= last);
   const counts = totals(
@@ -201,12 +206,12 @@ const isSame = (a: Buckets | undefined, b: Buckets) =>
 
 // The part of an answer that some buckets have: the same rows until others are chosen. Of an answer about others all of it.
 function useBuckets(
-  asked: Answered<Table<CodeCells> | null, Buckets>,
+  answered: Answered<Table<CodeCells> | null, Buckets>,
   buckets: Buckets,
   first: number,
   last: number,
 ): Answered<Table<CodeRow>, Buckets> {
-  const { value, ...rest } = asked;
+  const { value, ...rest } = answered;
   const [from, to] = isSame(rest.about, buckets) ? [first, last] : [0, Infinity];
   const rows = useMemo(() => ofBuckets(value?.rows ?? [], from, to), [value, from, to]);
   return { ...rest, ...(value ? { value: { rows, partial: value.partial } } : {}) };
