@@ -345,18 +345,26 @@ impl Worker {
         }
     }
 
+    /// Takes an order that has come, if none is held. `false`: the last receiver is gone.
+    fn hold_order(&mut self) -> bool {
+        if self.held.is_none() {
+            match self.inbox.look() {
+                Woken::Unwanted => return false,
+                Woken::Order(order) => self.held = Some((order, Instant::now())),
+                Woken::Time => {}
+            }
+        }
+        true
+    }
+
     /// Whether to wait on for a guest that is late: it may be busy, and giving it up would end its log. While it is sampled it
     /// is waited for; callers meanwhile get its last report.
     fn patience(&mut self) -> impl FnMut() -> bool {
         let requested = Instant::now();
         let mut was_late = false;
         move || {
-            if self.held.is_none() {
-                match self.inbox.look() {
-                    Woken::Unwanted => return false,
-                    Woken::Order(order) => self.held = Some((order, Instant::now())),
-                    Woken::Time => {}
-                }
+            if !self.hold_order() {
+                return false;
             }
             let (time, is_known) = (self.limits.time, was_late);
             let is_over = |(order, seen): &mut (Order, Instant)| {
@@ -386,12 +394,8 @@ impl Worker {
     /// last one it has the time of a last try.
     fn patience_before_greeting(&mut self) -> impl FnMut() -> bool {
         move || {
-            if self.held.is_none() {
-                match self.inbox.look() {
-                    Woken::Unwanted => return false,
-                    Woken::Order(order) => self.held = Some((order, Instant::now())),
-                    Woken::Time => {}
-                }
+            if !self.hold_order() {
+                return false;
             }
             let is_window = |(order, _): &mut (Order, Instant)| {
                 matches!(order, Order::Tell { log: Log::GoesOn, .. })
