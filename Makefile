@@ -47,7 +47,7 @@ help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
 	@echo 'make fleet-demo    a server, two virtual hosts with agents, and what vmscope query finds (about 5 minutes once built)'
 	@echo 'make smoke         while you work: lints, unit tests, one recording of a guest (2 minutes once built)'
-	@echo 'make test          what CI runs: lints, unit tests, an end-to-end test of each behaviour (50 minutes from nothing on two cores)'
+	@echo 'make test          what CI runs: lints, unit tests, an end-to-end test of each behaviour (more than an hour from nothing on two cores)'
 	@echo 'make test-all      the same with further machines, and how exact figures are'
 	@echo 'make check         format, lints and unit tests only; installs nothing, needs no root'
 	@echo 'make e2e           end-to-end tests only [ONLY=trace_guest]'

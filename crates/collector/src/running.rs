@@ -29,7 +29,7 @@ pub struct Running {
 pub enum Ended {
     /// By itself.
     Itself(ExitStatus),
-    /// The recording ended first, and it was requested to end: those of its processes that went on all the same.
+    /// The recording ended first, and the command got SIGTERM: those of its processes that went on all the same.
     WithRecording(Vec<Process>),
 }
 

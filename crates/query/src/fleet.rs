@@ -107,7 +107,7 @@ impl Sum {
         self.throttled += u64::from(times.throttled);
     }
 
-    /// Which part of it was lost in ways of which this is true.
+    /// The part of it in accounts for which `counts` is true.
     fn share(&self, counts: impl Fn(TimeAccount) -> bool) -> f64 {
         let parts = [
             (TimeAccount::StealOutside, self.outside),

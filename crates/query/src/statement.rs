@@ -121,7 +121,7 @@ pub(crate) fn invalid(error: DataFusionError) -> QueryError {
     }
 }
 
-/// Why an expression had no value. A reader that filters rows as it reads them has such an error as its own.
+/// Why an expression could not be evaluated. A reader that filters rows returns such an error as its own.
 fn not_computed(error: &DataFusionError) -> Option<&str> {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -133,7 +133,7 @@ fn not_computed(error: &DataFusionError) -> Option<&str> {
     None
 }
 
-/// Whether a task of the engine's did: its panic comes as an error of the task that waits for it.
+/// Whether a task of the engine panicked: its panic comes as an error of the task that waits for it.
 fn has_panicked(error: &DataFusionError) -> bool {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
