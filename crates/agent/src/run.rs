@@ -13,7 +13,7 @@ use collector::{
     CollectError, Exits, GuestQuestions, Naming, ProcessEvents, Recorder, Roots, Sampling,
     SessionPlan, Unfinished,
 };
-use model::{Header, HostNs, Trigger};
+use model::{Counter, Header, HostNs, Trigger};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::ClockId;
@@ -601,9 +601,8 @@ impl Agent {
 fn has_silent_cpu(header: &Header) -> bool {
     const MIN_NS: u64 = 5_000_000_000;
     let expected = header.end.since(header.start) / header.period_ns.max(1);
-    let missed = |cpu: &u32| header.counters.get(&format!("samples_missed_cpu{cpu}"));
-    let is_silent = |cpu: &u32| missed(cpu).is_some_and(|missed| expected <= *missed);
-    MIN_NS <= header.end.since(header.start) && header.cpus.iter().any(is_silent)
+    let mut missed = header.counts(Counter::SamplesMissed);
+    MIN_NS <= header.end.since(header.start) && missed.any(|(_, missed)| expected <= missed)
 }
 
 fn is_full_disk(error: &CollectError) -> bool {

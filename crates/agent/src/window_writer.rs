@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use collector::{CollectError, Collected, Naming, Unfinished};
+use model::Counter;
 use recording::Recording;
 
 use crate::log::{chain, line};
@@ -179,8 +180,7 @@ impl WindowWriter {
     fn count(&self, collected: &Collected) {
         let Collected { header, summary, guest_cpu_ns } = collected;
         self.metrics.samples.add(summary.samples);
-        let lost = header.counters.iter().filter(|(name, _)| name.starts_with("samples_dropped"));
-        self.metrics.samples_lost.add(lost.map(|(_, n)| n).sum());
+        self.metrics.samples_lost.add(header.count(Counter::SamplesDropped));
         self.metrics.set_guest_cpu(guest_cpu_ns);
     }
 }

@@ -20,7 +20,6 @@ pub mod steal;
 pub mod vcpu_timeline;
 
 mod aggregate;
-mod counters;
 mod filter;
 mod guest_time;
 mod label;
@@ -33,7 +32,6 @@ mod testing;
 mod unsampled;
 
 pub use aggregate::Aggregator;
-pub use counters::{Counter, lacks_samples};
 pub use nodes::{GuestTimeByNode, NodeMemory, Nodes, VmNodes};
 pub use profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
 pub use query::{By, ProcessFilter, Query, SelectError, Selection, View};

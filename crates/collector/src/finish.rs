@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use model::{Budget, ModuleId, Note, Switch, Tables, VmId};
+use model::{Budget, Counter, ModuleId, Note, Switch, Tables, VmId};
 use recording::{Converted, Writer};
 use resolve::Addresses;
 use symbols::{GuestSource, Sources, Store};
@@ -51,7 +51,9 @@ pub(crate) fn finish(
 ) -> Result<Collected, CollectError> {
     let Unfinished { writer, sink, window, processes, memory, workers, guests } = unfinished;
     let WindowEnd { mut header, vms, vcpus, identities, quotas, exits, resets } = window;
-    header.counters.insert("stacks_truncated".to_owned(), sink.stack_table.truncated());
+    header
+        .counters
+        .insert(Counter::StacksTruncated.name().to_owned(), sink.stack_table.truncated());
     if 0 < sink.stack_table.left_out() {
         let n = sink.stack_table.left_out();
         let text = format!("{n} samples lack their call stacks: there are too many different ones");

@@ -14,7 +14,7 @@ use collector::{
     Exits, GuestQuestions, Naming, ProcessEvents, Recorder, Roots, Sampling, SessionPlan,
 };
 use lab::observe::{CpuUses, VmRoles};
-use model::{OffCpuSource, Trigger};
+use model::{Counter, OffCpuSource, Trigger};
 use recording::Recording;
 use split::Split;
 
@@ -136,7 +136,9 @@ pub(crate) fn add_figures(
     run.cpus = cpus.finish(run.window_ns, header.period_ns);
     let notes = header.notes.iter();
     run.notes.extend(notes.map(|note| format!("{}: {}", note.subject, note.text)));
-    let dropped = header.counters.iter().filter(|(name, n)| name.contains("dropped") && 0 < **n);
+    let dropped = header.counters.iter().filter(|(name, n)| {
+        0 < **n && Counter::parse(name).is_some_and(|(counter, _)| counter.is_drop())
+    });
     run.notes.extend(dropped.map(|(name, n)| format!("{name}: {n}")));
     Ok(())
 }

@@ -9,6 +9,7 @@
 
 mod address;
 mod budget;
+mod counter;
 mod id;
 mod results;
 mod sample;
@@ -21,6 +22,7 @@ mod vcpu_time;
 
 pub use address::{Cr3, GuestVirt, HostVirt, KernelStack};
 pub use budget::Budget;
+pub use counter::Counter;
 pub use id::{BootId, CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
 pub use results::{
     CpuTimeRow, ExitsRow, HealthRow, HostRow, ResultCode, ResultRow, ResultThief, Results,

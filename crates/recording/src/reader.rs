@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{Header, HostNs, Note, Sample, Switch, Tables};
+use model::{Counter, Header, HostNs, Note, Sample, Switch, Tables};
 
 use crate::batches::{Batches, Source};
 use crate::error::{Error, Folder};
@@ -176,7 +176,8 @@ fn killed_switches(dir: &Path, header: &mut Header, vcpus: usize) -> Result<Sour
     header.end = header.end.max(HostNs(survey.keys[1]));
     header.notes.push(note(dir, spooled("events of vCPUs", &survey)));
     if 0 < dangling {
-        *header.counters.entry(switches::DANGLING.to_owned()).or_insert(0) += dangling;
+        *header.counters.entry(Counter::SwitchesWithoutVcpuRow.name().to_owned()).or_insert(0) +=
+            dangling;
     }
     Ok(Source::Spools(vec![(EVERYWHERE, spool)]))
 }

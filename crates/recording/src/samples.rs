@@ -5,8 +5,8 @@
 //! is what encodes well; a reader merges them back in one pass.
 
 use model::{
-    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, KernelStack, Pid, Sample, StackId, Tables,
-    Tid, VcpuId, VcpuSample, VcpuState, WaitCounters,
+    Counter, CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, KernelStack, Pid, Sample, StackId,
+    Tables, Tid, VcpuId, VcpuSample, VcpuState, WaitCounters,
 };
 
 use crate::columns::table;
@@ -105,16 +105,16 @@ pub(crate) fn by_thread(slice: &[Sample]) -> Vec<&Sample> {
     rows
 }
 
-/// Takes references to rows that are not there from a sample: the names of what it lost. A vCPU
+/// Takes references to rows that are not there from a sample: what counts that. A vCPU
 /// that is in no table is one that was not found.
 pub(crate) fn cut_dangling(
     tables: &Tables,
     sample: &mut Sample,
-) -> impl Iterator<Item = &'static str> + use<> {
+) -> impl Iterator<Item = Counter> + use<> {
     let mut lost = [None; 2];
     if sample.stack.is_some_and(|stack| tables.stacks.len() <= stack.index()) {
         sample.stack = None;
-        lost[0] = Some("samples_without_stack_row");
+        lost[0] = Some(Counter::SamplesWithoutStackRow);
     }
     let (_, vcpu) = split(&sample.vcpu);
     if vcpu.is_some_and(|vcpu| tables.vcpus.len() <= vcpu.vcpu.index()) {
@@ -122,7 +122,7 @@ pub(crate) fn cut_dangling(
             VcpuState::Guest(_) => VcpuState::Unknown,
             _ => VcpuState::None,
         };
-        lost[1] = Some("samples_without_vcpu_row");
+        lost[1] = Some(Counter::SamplesWithoutVcpuRow);
     }
     lost.into_iter().flatten()
 }

@@ -117,9 +117,6 @@ impl Fields<'_> {
     }
 }
 
-/// Counts events of vCPUs that are in no table.
-pub(crate) const DANGLING: &str = "switches_without_vcpu_row";
-
 /// Takes away events of vCPUs that are in no table: how many those were.
 pub(crate) fn cut_dangling(batch: &mut Vec<Switch>, vcpus: usize) -> usize {
     let before = batch.len();

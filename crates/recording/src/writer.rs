@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use model::{CpuId, Guest, Header, MachineId, Note, Sample, Switch, Tables};
+use model::{Counter, CpuId, Guest, Header, MachineId, Note, Sample, Switch, Tables};
 
 use crate::batches::convert;
 use crate::error::{Error, Folder};
@@ -66,7 +66,7 @@ pub struct Writer {
 }
 
 /// What was lost, by counter.
-type Lost = BTreeMap<&'static str, u64>;
+type Lost = BTreeMap<Counter, u64>;
 
 /// What a finished recording holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -214,15 +214,14 @@ impl Writer {
         let spools = files::find_spools(self.dir(), cpu_spool)?;
         let (entry, bytes) =
             convert::<Samples, SampleCodec>(self.dir(), &spools, |slice, writer| {
-                for name in
-                    slice.iter_mut().flat_map(|sample| samples::cut_dangling(tables, sample))
-                {
-                    *lost.entry(name).or_insert(0) += 1;
+                let cut = slice.iter_mut();
+                for counter in cut.flat_map(|sample| samples::cut_dangling(tables, sample)) {
+                    *lost.entry(counter).or_insert(0) += 1;
                 }
                 see(slice);
                 writer.write(by_thread(slice))
             })?;
-        *lost.entry("spool_bytes_lost").or_insert(0) += bytes;
+        *lost.entry(Counter::SpoolBytesLost).or_insert(0) += bytes;
         Ok(entry)
     }
 
@@ -238,11 +237,11 @@ impl Writer {
             convert::<Switches, SwitchCodec>(self.dir(), &spools, |slice, writer| {
                 slice.sort_by_key(|switch| switch.time);
                 let dangling = switches::cut_dangling(slice, tables.vcpus.len());
-                *lost.entry(switches::DANGLING).or_insert(0) += dangling as u64;
+                *lost.entry(Counter::SwitchesWithoutVcpuRow).or_insert(0) += dangling as u64;
                 see(slice);
                 writer.write(&*slice)
             })?;
-        *lost.entry("spool_bytes_lost").or_insert(0) += bytes;
+        *lost.entry(Counter::SpoolBytesLost).or_insert(0) += bytes;
         Ok(entry)
     }
 
@@ -279,8 +278,8 @@ impl Converted {
         entries.insert(SAMPLES.to_owned(), samples);
         let mut header = Header { complete: true, ..header.clone() };
         header.notes.extend(left_out);
-        for (name, count) in lost.into_iter().filter(|(_, count)| 0 < *count) {
-            *header.counters.entry(name.to_owned()).or_insert(0) += count;
+        for (counter, count) in lost.into_iter().filter(|(_, count)| 0 < *count) {
+            *header.counters.entry(counter.name().to_owned()).or_insert(0) += count;
         }
         let manifest_bytes = manifest::write(writer.dir(), &header, &entries)?;
         let spools = writer.spools()?;

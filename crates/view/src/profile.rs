@@ -11,9 +11,7 @@ mod unnamed;
 
 use std::fmt::Write as _;
 
-use analysis::{
-    By, Counter, Label, NodeMemory, Profile, Side, Unsampled, View, VmNodes, VmSummary,
-};
+use analysis::{By, Label, NodeMemory, Profile, Side, Unsampled, View, VmNodes, VmSummary};
 use model::{Guest, Note, TimeAccount};
 use serde_json::{Value, json};
 
@@ -49,7 +47,7 @@ fn heading(report: &mut Report, profile: &Profile) {
     if !profile.unsampled.is_empty() {
         report.fact("Unsampled", unsampled(&profile.unsampled));
     }
-    let others = profile.counters.iter().filter(|(name, _)| Counter::of(name) == Counter::Other);
+    let others = header.other_counters().filter(|(_, count)| 0 < *count);
     let others: Vec<String> = others.map(|(name, count)| format!("{name} {count}")).collect();
     if !others.is_empty() {
         report.fact("Counted", others.join(", "));

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use analysis::Counter;
-use model::{Header, Trigger, Vendor};
+use model::{Counter, Header, Trigger, Vendor};
 
 use crate::{clean, counted, duration, seconds};
 
@@ -53,7 +52,7 @@ pub(crate) fn n_samples(n: u64) -> String {
 /// Samples that were taken and lost: `no sample`, `12 samples: cpu1 12`.
 #[must_use]
 pub fn dropped(header: &Header) -> String {
-    let Some(cpus) = per_cpu(header, Counter::Dropped) else {
+    let Some(cpus) = per_cpu(header, Counter::SamplesDropped) else {
         return "not counted".to_owned();
     };
     match cpus.values().sum() {
@@ -65,7 +64,7 @@ pub fn dropped(header: &Header) -> String {
 /// Interrupts that never came: `no interrupt`, `90 interrupts (4.5 %): cpu0 90`.
 #[must_use]
 pub fn missed(header: &Header) -> String {
-    let Some(cpus) = per_cpu(header, Counter::Missed) else {
+    let Some(cpus) = per_cpu(header, Counter::SamplesMissed) else {
         return "not counted".to_owned();
     };
     let all: u64 = cpus.values().sum();
@@ -82,13 +81,8 @@ pub fn missed(header: &Header) -> String {
 
 /// A counter by CPU; `None`: it was not counted (a writer that was killed).
 fn per_cpu(header: &Header, counter: Counter) -> Option<BTreeMap<u32, u64>> {
-    let cpu = |name: &str| {
-        let number = name.rsplit_once("cpu").filter(|_| Counter::of(name) == counter)?.1;
-        number.parse().ok()
-    };
-    let counters = header.counters.iter();
-    let cpus: BTreeMap<u32, u64> =
-        counters.filter_map(|(name, n)| Some((cpu(name)?, *n))).collect();
+    let counts = header.counts(counter);
+    let cpus: BTreeMap<u32, u64> = counts.filter_map(|(cpu, count)| Some((cpu?, count))).collect();
     (!cpus.is_empty()).then_some(cpus)
 }
 

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use analysis::flow::{Flow, FlowBuilder};
 use analysis::vcpu_timeline::VcpuTimelines;
-use analysis::{Counter, Resolver, Selection, View};
+use analysis::{Resolver, Selection, View};
 use anyhow::Context;
 use clap::ValueEnum;
 use export::{About, Chart};
-use model::{Guest, Header, Note, OffCpuSource, Tables};
+use model::{Counter, Guest, Header, Note, OffCpuSource, Tables};
 use recording::Recording;
 use view::{clean, dropped, missed};
 
@@ -333,18 +333,15 @@ fn notes(part: &Part, selection: &Selection, axis: &VcpuTimelines) -> Vec<Note> 
 
 /// What the recording has counted as missed, dropped or cut.
 fn lost(header: &Header) -> Vec<Note> {
-    let counted = |of| {
-        let counters = header.counters.iter().filter(|(_, count)| 0 < **count);
-        counters.filter(move |(name, _)| Counter::of(name) == of)
-    };
     let note = |subject: &str, text| Note { subject: subject.to_owned(), text };
     let mut notes = Vec::new();
-    if counted(Counter::Missed).next().is_some() {
+    if 0 < header.count(Counter::SamplesMissed) {
         notes.push(note("missed", missed(header)));
     }
-    if counted(Counter::Dropped).next().is_some() {
+    if 0 < header.count(Counter::SamplesDropped) {
         notes.push(note("dropped", dropped(header)));
     }
-    notes.extend(counted(Counter::Other).map(|(name, n)| note("counted", format!("{name} {n}"))));
+    let others = header.other_counters().filter(|(_, count)| 0 < *count);
+    notes.extend(others.map(|(name, n)| note("counted", format!("{name} {n}"))));
     notes
 }

@@ -12,7 +12,7 @@ use collector::{
     CollectError, Collected, Control, Exits, GuestQuestions, Next, Plan, ProcessEvents, Progress,
     Roots, Sampling, SessionPlan,
 };
-use model::{OffCpuSource, Trigger};
+use model::{Counter, OffCpuSource, Trigger};
 use rustix::fs::{Access, access};
 use view::{clean, counted};
 
@@ -302,12 +302,7 @@ impl Control for End<'_> {
 
 fn summarize(collected: &Collected, output: &Path) {
     let Collected { header, summary, .. } = collected;
-    let dropped: u64 = header
-        .counters
-        .iter()
-        .filter(|(name, _)| name.starts_with("samples_dropped"))
-        .map(|(_, n)| n)
-        .sum();
+    let dropped = header.count(Counter::SamplesDropped);
     say!(
         "{}: {} samples in {:.1} s, {dropped} dropped, {:.2} bytes per sample; next: vmscope report {0}",
         output.display(),

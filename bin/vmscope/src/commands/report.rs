@@ -194,7 +194,7 @@ fn profile(dir: &Path, args: &Args) -> anyhow::Result<Profile> {
     part.for_each_sample(&mut |sample| aggregator.push(sample))?;
     if !aggregator.needs_axis() {
         refuse_edges(args.offcpu_source)?;
-        if !analysis::lacks_samples(part.header()) {
+        if !part.header().lacks_samples() {
             return Ok(aggregator.finish());
         }
     }

@@ -15,15 +15,15 @@ mod vcpus;
 use std::sync::Arc;
 
 use model::{
-    ExitsRow, Guest, Header, HealthRow, HostRow, ResultRow, Results, Sample, Switch, Tables,
-    TimeAccount, VcpuId, VmId, VmRow, WindowKey,
+    Counter, ExitsRow, Guest, Header, HealthRow, HostRow, ResultRow, Results, Sample, Switch,
+    Tables, TimeAccount, VcpuId, VmId, VmRow, WindowKey,
 };
 
 use self::slices::Slices;
 use crate::flow::FlowBuilder;
 use crate::steal::{SampleTimes, ThiefNames, TimelineInput};
 use crate::vcpu_timeline::{Segment, VcpuTimelines, VcpuTimelinesBuilder};
-use crate::{Counter, Resolver, Selection, exit_reason};
+use crate::{Resolver, Selection, exit_reason};
 
 /// Length of a time slice of result tables, until they are rolled up.
 pub const SLICE_NS: u64 = 10_000_000_000;
@@ -114,10 +114,6 @@ impl Whole<'_> {
 }
 
 fn host(header: &Header, tables: &Tables, samples: u64) -> HostRow {
-    let sum = |counter: Counter| {
-        let counters = header.counters.iter().filter(|(name, _)| Counter::of(name) == counter);
-        counters.fold(0u64, |sum, (_, n)| sum.saturating_add(*n))
-    };
     HostRow {
         length_ns: header.end.since(header.start),
         hostname: header.hostname.clone(),
@@ -127,8 +123,8 @@ fn host(header: &Header, tables: &Tables, samples: u64) -> HostRow {
         cpus: count(header.cpus.len()),
         vms: count(tables.vms.len()),
         samples,
-        samples_lost: sum(Counter::Dropped),
-        samples_missed: sum(Counter::Missed),
+        samples_lost: header.count(Counter::SamplesDropped),
+        samples_missed: header.count(Counter::SamplesMissed),
     }
 }
 
@@ -184,7 +180,10 @@ fn health(header: &Header, axis: &VcpuTimelines, left_out: u64) -> Vec<HealthRow
         let (subject, what) = ("host".to_owned(), what.to_owned());
         (0 < count).then_some(HealthRow { subject, what, count: Some(count) })
     };
-    let lost = header.counters.iter().filter(|(name, _)| Counter::of(name) != Counter::Written);
+    let is_lost = |name: &str| {
+        Counter::parse(name).is_none_or(|(counter, _)| counter != Counter::SamplesWritten)
+    };
+    let lost = header.counters.iter().filter(|(name, _)| is_lost(name));
     let counters = lost.filter_map(|(name, n)| of_host(name, *n));
     let problems = axis.problems.iter().filter_map(|(what, n)| of_host(what, *n));
     let notes = header.notes.iter().map(|note| HealthRow {

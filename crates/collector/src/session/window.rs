@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{ExitCount, Header, HostNs, Switch, Trigger, Vcpu, VcpuId, Vm};
+use model::{Counter, ExitCount, Header, HostNs, Switch, Trigger, Vcpu, VcpuId, Vm};
 use probes::{Drained, RingCounters};
 use recording::RECORD_SIZE;
 
@@ -150,7 +150,7 @@ impl Session {
         let left_out = self.throttling.take_left_out();
         let dropped = now.quotas_dropped - self.window.before.quotas_dropped + left_out;
         if 0 < dropped {
-            header.counters.insert("throttled_queues_dropped".to_owned(), dropped);
+            header.counters.insert(Counter::ThrottledQueuesDropped.name().to_owned(), dropped);
         }
         self.window.before = now;
         let VmTable { vms, vcpus, identities, .. } = &self.vms;
@@ -176,27 +176,28 @@ impl Session {
         for (cpu, now) in &now.samples {
             let before = before.samples.get(cpu).copied().unwrap_or_default();
             let dropped = now.dropped - before.dropped;
-            add(format!("samples_dropped_cpu{cpu}"), dropped);
+            add(Counter::SamplesDropped.of_cpu(*cpu), dropped);
             // A halted CPU counts no cycles: only the timer's interrupts are expected at all times.
             if self.plan.sampling.trigger == Trigger::CpuClock {
                 let came = self.window.n_samples.get(cpu).copied().unwrap_or(0) + dropped;
-                add(format!("samples_missed_cpu{cpu}"), expected.saturating_sub(came));
+                add(Counter::SamplesMissed.of_cpu(*cpu), expected.saturating_sub(came));
             }
-            add(format!("vcpu_read_errors_cpu{cpu}"), now.read_errors - before.read_errors);
+            add(Counter::VcpuReadErrors.of_cpu(*cpu), now.read_errors - before.read_errors);
         }
         for (cpu, dropped) in &now.switches_dropped {
             let before = before.switches_dropped.get(cpu).copied().unwrap_or(0);
-            add(format!("switches_dropped_cpu{cpu}"), dropped - before);
+            add(Counter::SwitchesDropped.of_cpu(*cpu), dropped - before);
         }
         if let Some(lost) = now.processes_lost {
-            add("process_events_lost".to_owned(), lost - before.processes_lost.unwrap_or(0));
+            let before = before.processes_lost.unwrap_or(0);
+            add(Counter::ProcessEventsLost.name().to_owned(), lost - before);
         }
         let looks = [
-            ("vcpu_looks_failed", self.looks.failed),
-            ("vcpus_not_watched", self.looks.not_watched.len() as u64),
+            (Counter::VcpuLooksFailed, self.looks.failed),
+            (Counter::VcpusNotWatched, self.looks.not_watched.len() as u64),
         ];
-        for (name, n) in looks.into_iter().filter(|(_, n)| 0 < *n) {
-            add(name.to_owned(), n);
+        for (counter, n) in looks.into_iter().filter(|(_, n)| 0 < *n) {
+            add(counter.name().to_owned(), n);
         }
         counters
     }

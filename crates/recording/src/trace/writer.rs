@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use model::{MachineId, TraceEvent, TraceEventKind, TraceStack, TraceTables};
+use model::{Counter, MachineId, TraceEvent, TraceEventKind, TraceStack, TraceTables};
 
 use super::events::Events;
 use super::spool::EventCodec;
@@ -151,7 +151,7 @@ struct Lost {
 impl Lost {
     fn counters(&self) -> [(&'static str, u64); 3] {
         [
-            ("spool_bytes_lost", self.spool_bytes),
+            (Counter::SpoolBytesLost.name(), self.spool_bytes),
             ("events_without_machine_row", self.without_machine),
             ("events_without_stack_row", self.without_stack),
         ]
