@@ -169,7 +169,9 @@ fn keep_most<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, n: usize, most: impl F
 mod test {
     use std::sync::Arc;
 
-    use model::{ExitsRow, HealthRow, HostRow, ResultRow, ResultThief, VmRow, WindowKey};
+    use model::{
+        ExitsRow, HealthRow, HostRow, ResultRow, ResultThief, ThiefKind, VmRow, WindowKey,
+    };
 
     use super::*;
     use crate::NAME_BYTES;
@@ -240,10 +242,10 @@ mod test {
 
     #[test]
     fn a_process_is_one_whatever_it_calls_itself() {
-        let row = |kind: &str, name: Option<&str>, vm: Option<&str>| {
+        let row = |kind, name: Option<&str>, vm: Option<&str>| {
             let thief = Some(format!("{} (42)", name.unwrap_or("[unknown]")));
             let name = name.map(str::to_owned);
-            let thief_is = Some(ResultThief { kind: kind.to_owned(), name, pid: Some(42) });
+            let thief_is = Some(ResultThief { kind, name, pid: Some(42) });
             let thief_vm = vm.map(str::to_owned);
             VcpuTimeRow { thief, thief_vm, thief_is, ..vcpu_time("steal_outside - - - - 1") }
         };
@@ -251,13 +253,13 @@ mod test {
             assert_eq!(Owner::of_thief(&row), Some(expected), "{row:?}");
         };
         for name in ["[idle]", "[unknown]", "[kvm]", "VM web", "web vcpu0", "a (b)"] {
-            check(row("process", Some(name), None), Owner::Process(name.to_owned()));
+            check(row(ThiefKind::Process, Some(name), None), Owner::Process(name.to_owned()));
         }
         let thread = Owner::KernelThread("ksoftirqd".to_owned());
-        check(row("kernel_thread", Some("ksoftirqd/0"), None), thread);
-        check(row("process", None, None), Owner::Unknown);
-        check(row("idle", None, None), Owner::Idle);
-        check(row("vcpu", None, Some("b")), Owner::Vm("b".to_owned()));
+        check(row(ThiefKind::KernelThread, Some("ksoftirqd/0"), None), thread);
+        check(row(ThiefKind::Process, None, None), Owner::Unknown);
+        check(row(ThiefKind::Idle, None, None), Owner::Idle);
+        check(row(ThiefKind::Vcpu, None, Some("b")), Owner::Vm("b".to_owned()));
         assert_eq!(Owner::of_thief(&vcpu_time("halt - - - - 1")), None);
     }
 

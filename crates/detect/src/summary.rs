@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Tables, TimeClass, VcpuTimeRow, VcpuTimeState};
+use model::{Tables, ThiefKind, TimeClass, VcpuTimeRow, VcpuTimeState};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a name at most.
@@ -53,10 +53,10 @@ impl Owner {
         if let Some(vm) = &row.thief_vm {
             return Some(Self::Vm(bounded(vm)));
         }
-        Some(match (thief.kind.as_str(), &thief.name) {
-            ("process", Some(name)) => Self::Process(bounded(name)),
-            ("kernel_thread", Some(name)) => Self::KernelThread(without_cpu(name)),
-            ("idle", _) => Self::Idle,
+        Some(match (thief.kind, &thief.name) {
+            (ThiefKind::Process, Some(name)) => Self::Process(bounded(name)),
+            (ThiefKind::KernelThread, Some(name)) => Self::KernelThread(without_cpu(name)),
+            (ThiefKind::Idle, _) => Self::Idle,
             _ => Self::Unknown,
         })
     }

@@ -26,7 +26,7 @@ pub use counter::Counter;
 pub use id::{BootId, CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
 pub use results::{
     CpuTimeRow, ExitsRow, HealthRow, HostRow, ResultCode, ResultRow, ResultThief, Results,
-    VcpuTimeRow, VmRow, WindowKey,
+    ThiefKind, VcpuTimeRow, VmRow, WindowKey,
 };
 pub use sample::{HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
 pub use switch::{GuestAt, OffCpuReason, Switch, SwitchEvent};

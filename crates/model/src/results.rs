@@ -57,12 +57,56 @@ pub struct ResultCode {
 /// A thief, without the marks that its name in `VcpuTimeRow::thief` has: a process chooses its own name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResultThief {
-    /// What it is: `vcpu`, `vmm_thread`, `vhost`, `process`, `kernel_thread`, `idle`, `unknown`.
-    pub kind: String,
+    /// What it is.
+    pub kind: ThiefKind,
     /// What a process or a kernel thread calls itself.
     pub name: Option<String>,
     /// Its process id.
     pub pid: Option<u32>,
+}
+
+macro_rules! thief_kinds {
+    ($($(#[$doc:meta])* $variant:ident $name:literal,)*) => {
+        /// What had the CPU that a vCPU waited for, by what the kernel says of it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum ThiefKind {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl ThiefKind {
+            /// Its name: column `thief_kind`.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The kind of a name; a name of a later version is `Unknown`.
+            #[must_use]
+            pub fn from_name(name: &str) -> Self {
+                match name {
+                    $($name => Self::$variant,)*
+                    _ => Self::Unknown,
+                }
+            }
+        }
+    };
+}
+
+thief_kinds! {
+    /// A vCPU, in its guest or its VMM.
+    Vcpu "vcpu",
+    /// Another thread of a VMM.
+    VmmThread "vmm_thread",
+    /// A VM's vhost thread.
+    Vhost "vhost",
+    /// A process of the host.
+    Process "process",
+    /// A thread of the host's kernel.
+    KernelThread "kernel_thread",
+    /// The CPU was idle.
+    Idle "idle",
+    /// No sample says.
+    Unknown "unknown",
 }
 
 /// Time of a vCPU. Of one vCPU and slice all `ns` add up to the time that the vCPU was there.

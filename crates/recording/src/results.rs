@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::{
     CpuTimeRow, ExitsRow, HealthRow, HostRow, ResultCode, ResultRow, ResultThief, Results,
-    VcpuTimeRow, VmRow, WindowKey,
+    ThiefKind, VcpuTimeRow, VmRow, WindowKey,
 };
 
 use crate::columns::{Budget, Micros, Table, Text, WHOLE_TABLES, read_table, table, write_table};
@@ -105,7 +105,7 @@ table! {
         corrected_ns: u64 = row.corrected_ns,
         samples: u64 = row.samples,
         build_id: Option<Text> [added] = Text::of(code.build_id.as_deref()),
-        thief_kind: Option<Text> [added] = Text::of(thief_is.map(|thief| thief.kind.as_str())),
+        thief_kind: Option<Text> [added] = Text::of(thief_is.map(|thief| thief.kind.name())),
         thief_name: Option<Text> [added] = Text::of(thief_is.and_then(|it| it.name.as_deref())),
         thief_pid: Option<u32> [added] = thief_is.and_then(|thief| thief.pid),
     }
@@ -116,8 +116,10 @@ table! {
         code: code([process, thread, function, module, build_id], [pid, tid]),
         thief: text(thief),
         thief_vm: text(thief_vm),
-        thief_is: text(thief_kind).map(|kind| {
-            ResultThief { kind, name: text(thief_name), pid: *thief_pid }
+        thief_is: text(thief_kind).map(|kind| ResultThief {
+            kind: ThiefKind::from_name(&kind),
+            name: text(thief_name),
+            pid: *thief_pid,
         }),
         exit_reason: text(exit_reason),
         ns: *ns,
@@ -292,7 +294,7 @@ mod test {
             code: code.clone(),
             thief: some("web vcpu0"),
             thief_vm: some("web"),
-            thief_is: Some(ResultThief { kind: "vcpu".into(), name: None, pid: None }),
+            thief_is: Some(ResultThief { kind: ThiefKind::Vcpu, name: None, pid: None }),
             exit_reason: None,
             ns: u64::MAX,
             corrected_ns: 0,

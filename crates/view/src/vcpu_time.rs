@@ -118,7 +118,7 @@ impl<'a> VcpuTime<'a> {
             let vm = self.names.vm(*thief).map(|vm| self.vm(vm).name.clone());
             let (ns, share) = (Cell::ns(*ns), Cell::Share(*ns, wall_ns.max(1)));
             table.row([
-                thief.kind().into(),
+                thief.kind().name().into(),
                 name.as_str().into(),
                 vm.into(),
                 ns,

@@ -100,7 +100,7 @@ fn row(
         thief: key.thief.map(|thief| names.name(thief)),
         thief_vm: key.thief.and_then(|thief| names.vm(thief)).and_then(vm_name),
         thief_is: key.thief.map(|thief| ResultThief {
-            kind: thief.kind().to_owned(),
+            kind: thief.kind(),
             name: names.own_name(thief).map(str::to_owned),
             pid: names.pid(thief).map(|pid| pid.0),
         }),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use model::{HostNs, Image, ImageId, ImageKind, Owner, Pid, Tables, Tid, VcpuId, VmId};
+use model::{HostNs, Image, ImageId, ImageKind, Owner, Pid, Tables, ThiefKind, Tid, VcpuId, VmId};
 
 use crate::vcpu_timeline::Occupant;
 use resolve::Lifetimes;
@@ -191,17 +191,17 @@ fn kernel_threads(tables: &Tables) -> Vec<bool> {
 }
 
 impl Thief {
-    /// For scripts.
+    /// What it is.
     #[must_use]
-    pub fn kind(self) -> &'static str {
+    pub fn kind(self) -> ThiefKind {
         match self {
-            Self::Vcpu(_) => "vcpu",
-            Self::VmmThread(..) => "vmm_thread",
-            Self::Vhost(_) => "vhost",
-            Self::Process(_) | Self::UnseenProcess(_) => "process",
-            Self::KernelThread(_) => "kernel_thread",
-            Self::Idle => "idle",
-            Self::Unknown => "unknown",
+            Self::Vcpu(_) => ThiefKind::Vcpu,
+            Self::VmmThread(..) => ThiefKind::VmmThread,
+            Self::Vhost(_) => ThiefKind::Vhost,
+            Self::Process(_) | Self::UnseenProcess(_) => ThiefKind::Process,
+            Self::KernelThread(_) => ThiefKind::KernelThread,
+            Self::Idle => ThiefKind::Idle,
+            Self::Unknown => ThiefKind::Unknown,
         }
     }
 }
