@@ -1,8 +1,8 @@
 //! What the scheduler did with a vCPU's thread.
 
 use crate::{
-    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, KernelStack, Pid, Sample, Tid, VcpuId,
-    VcpuSample, VcpuState, WaitCounters,
+    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, KernelStack, Pid, Sample, Tid,
+    TimelineState, VcpuId, VcpuSample, VcpuState, WaitCounters,
 };
 
 /// One event of a vCPU's thread on the host's time axis.
@@ -112,17 +112,98 @@ impl Switch {
     }
 }
 
-/// Why a vCPU's thread is not on a CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum OffCpuReason {
+macro_rules! off_cpu_reasons {
+    ($(
+        $(#[$doc:meta])*
+        $variant:ident $number:literal $name:literal $queued:literal => |$exit:ident| $state:expr;
+    )*) => {
+        /// Why a vCPU's thread is not on a CPU.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum OffCpuReason {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl OffCpuReason {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// `OFFCPU_*` of `bpf/abi/sample.h`; 0 is on a CPU.
+            #[must_use]
+            pub const fn number(self) -> u8 {
+                match self { $(Self::$variant => $number,)* }
+            }
+
+            /// Its name in recordings.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// Whether it waits in a CPU's queue; if not, it is asleep.
+            #[must_use]
+            pub const fn is_queued(self) -> bool {
+                match self { $(Self::$variant => $queued,)* }
+            }
+
+            /// What its vCPU does then, after an exit of this reason.
+            #[must_use]
+            pub fn state(self, exit_reason: u32) -> TimelineState {
+                match self {
+                    $(Self::$variant => (|$exit: u32| $state)(exit_reason),)*
+                }
+            }
+        }
+    };
+}
+
+off_cpu_reasons! {
     /// Preempted: it could go on.
-    Runnable,
+    Runnable 1 "runnable" true => |_exit| TimelineState::StealOutside;
     /// Its CPU quota is used up.
-    Throttled,
+    Throttled 2 "throttled" true => |_exit| TimelineState::Throttled;
     /// In KVM, after HLT or before its first start, until something happens for the guest.
-    Halted,
-    /// Asleep in the VMM, which has paused the vCPU: stopped or migrated the VM, saved its state, or debugs it.
-    Paused,
+    Halted 3 "halted" false => |_exit| TimelineState::Halt;
     /// Asleep for another reason: in the VMM, or in KVM for a page.
-    Asleep,
+    Asleep 4 "asleep" false => |exit| TimelineState::StealVmmWaiting { reason: Some(exit) };
+    /// Asleep in the VMM, which has paused the vCPU: stopped or migrated the VM, saved its state, or debugs it.
+    Paused 5 "paused" false => |_exit| TimelineState::Paused;
+}
+
+impl OffCpuReason {
+    /// The reason of a number; `None`: on a CPU, or not a number of this version.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.iter().copied().find(|reason| reason.number() == number)
+    }
+
+    /// The reason of a name in recordings.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|reason| reason.name() == name)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::TimeAccount;
+
+    #[test]
+    fn reasons_have_numbers_names_and_states() {
+        for reason in OffCpuReason::ALL {
+            assert_eq!(OffCpuReason::from_number(reason.number()), Some(*reason));
+            assert_eq!(OffCpuReason::from_name(reason.name()), Some(*reason));
+        }
+        assert_eq!([0, 6].map(OffCpuReason::from_number), [None; 2]);
+        assert_eq!(OffCpuReason::from_name("on_cpu"), None);
+        let check = |reason: OffCpuReason, account, exit| {
+            let state = reason.state(7);
+            assert_eq!((state.account(), state.exit_reason()), (account, exit), "{reason:?}");
+        };
+        check(OffCpuReason::Runnable, TimeAccount::StealOutside, None);
+        check(OffCpuReason::Throttled, TimeAccount::Throttled, None);
+        check(OffCpuReason::Halted, TimeAccount::Halt, None);
+        check(OffCpuReason::Asleep, TimeAccount::StealVmm, Some(7));
+        check(OffCpuReason::Paused, TimeAccount::Paused, None);
+    }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use model::{TimeAccount, TimeClass, VcpuTimeState};
+use model::{OffCpuReason, TimeAccount, TimeClass, VcpuTimeState};
 use serde_json::{Value, json};
 
 fn root() -> PathBuf {
@@ -111,6 +111,16 @@ fn alert_rules_have_whole_accounts() {
     for list in lists {
         assert!(accounts.contains(&list), "{list:?} are not the states of one account");
     }
+}
+
+#[test]
+fn bpf_programs_have_the_numbers() {
+    let header = fs::read_to_string(root().join("bpf/abi/sample.h")).unwrap();
+    for reason in OffCpuReason::ALL {
+        let (name, number) = (reason.name().to_uppercase(), reason.number());
+        assert!(header.contains(&format!("#define OFFCPU_{name} {number}\n")), "{name} {number}");
+    }
+    assert_eq!(header.matches("#define OFFCPU_").count(), OffCpuReason::ALL.len() + 1);
 }
 
 #[test]

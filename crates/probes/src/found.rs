@@ -43,18 +43,6 @@ pub struct VcpuSnapshot {
     pub waits: Option<WaitCounters>,
 }
 
-/// `OFFCPU_*`.
-pub(crate) fn off_cpu(byte: u8) -> Option<OffCpuReason> {
-    match byte {
-        1 => Some(OffCpuReason::Runnable),
-        2 => Some(OffCpuReason::Throttled),
-        3 => Some(OffCpuReason::Halted),
-        4 => Some(OffCpuReason::Asleep),
-        5 => Some(OffCpuReason::Paused),
-        _ => None,
-    }
-}
-
 pub(crate) fn decode(bytes: &[u8]) -> FoundVcpu {
     let word = |at| u32::from_ne_bytes(field(bytes, at));
     let long = |at| u64::from_ne_bytes(field(bytes, at));
@@ -70,7 +58,7 @@ pub(crate) fn decode(bytes: &[u8]) -> FoundVcpu {
         seen: VcpuSnapshot {
             time: HostNs(long(24)),
             cpu: CpuId(word(68)),
-            off_cpu: off_cpu(bytes[78]),
+            off_cpu: OffCpuReason::from_number(bytes[78]),
             exit_reason: word(72),
             waits: (bytes[77] != 0).then_some(waits),
         },

@@ -7,7 +7,6 @@ use model::{
 };
 
 use crate::abi::{RINGS, field};
-use crate::found::off_cpu;
 use crate::ring::Rings;
 use crate::{ProbeError, Sampler, object, vcpus};
 
@@ -89,7 +88,7 @@ impl SwitchTracer {
 fn decode(bytes: &[u8]) -> Option<Switch> {
     let word = |at| u32::from_ne_bytes(field(bytes, at));
     let (pid, tid) = (Pid(word(40)), Tid(word(44)));
-    let why = off_cpu(bytes[53]);
+    let why = OffCpuReason::from_number(bytes[53]);
     let event = match bytes[52] {
         1 => {
             SwitchEvent::Out { off_cpu: why?, pid, tid, exit_reason: word(48), guest: guest(bytes) }

@@ -15,7 +15,7 @@ use super::places::Places;
 use super::problems::{Problem, Problems};
 use super::queues::Queues;
 use super::throttle::{self, Wait};
-use super::track::{Activity, Asleep, Departure, Point, Track};
+use super::track::{Away, Departure, Activity, Point, Track};
 use super::{Occupancy, Occupant, VcpuTimelines, by_switches, cover, occupancy};
 use crate::{Resolver, exit_reason};
 use resolve::Level;
@@ -85,7 +85,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
         }
         if let SwitchEvent::Seen { off_cpu, exit_reason, waits } = switch.event {
             let doing = off_cpu
-                .map_or(Activity::Running, |off_cpu| Activity::Away(asleep(off_cpu, exit_reason)));
+                .map_or(Activity::Running, |off_cpu| Activity::Away(Away { off_cpu, exit_reason }));
             let (time, cpu) = (switch.time.0, switch.cpu);
             let point = Point { time, cpu, doing, waits, kicked: false, place: None };
             self.points[switch.vcpu.index()].push(point);
@@ -296,14 +296,4 @@ fn bare(sample: &Sample, vcpu: &VcpuSample) -> Point {
     let (time, cpu) = (sample.time.0, sample.cpu);
     let VcpuSample { waits, kicked, .. } = *vcpu;
     Point { time, cpu, doing: Activity::Running, waits, kicked, place: None }
-}
-
-fn asleep(off_cpu: OffCpuReason, reason: u32) -> Asleep {
-    match off_cpu {
-        OffCpuReason::Runnable => Asleep::Runnable,
-        OffCpuReason::Throttled => Asleep::Throttled,
-        OffCpuReason::Halted => Asleep::Halted,
-        OffCpuReason::Paused => Asleep::Paused,
-        OffCpuReason::Asleep => Asleep::InVmm { reason },
-    }
 }

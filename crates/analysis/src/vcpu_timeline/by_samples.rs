@@ -1,13 +1,13 @@
 //! A vCPU's track from its samples alone: the edges of its gaps are known to a period, their lengths from the
 //! counters that came with the samples.
 
-use model::{CpuId, TimelineState, WaitCounters};
+use model::{CpuId, OffCpuReason, TimelineState, WaitCounters};
 
 use super::cover::middle;
 use super::gap::{Gap, Unseen, difference};
 use super::marks::CpuObservations;
 use super::queues::{VcpuQueues, overlap};
-use super::track::{Activity, Asleep, Point, Track, What, is_near};
+use super::track::{Away, Activity, Point, Track, What, is_near};
 
 /// Draws one vCPU's track.
 #[derive(Debug)]
@@ -183,10 +183,9 @@ impl<'a> GapFiller<'a> {
         let is_gap = b.time.saturating_sub(a.time) > self.period_ns.saturating_add(half);
         if is_gap {
             let asleep = match a.doing {
-                Activity::Vmm { halted: true, .. } | Activity::Away(Asleep::Halted) => {
-                    TimelineState::Halt
-                }
-                Activity::Away(Asleep::Paused) => TimelineState::Paused,
+                Activity::Vmm { halted: true, .. } => TimelineState::Halt,
+                _ if was_away(a, OffCpuReason::Halted) => TimelineState::Halt,
+                _ if was_away(a, OffCpuReason::Paused) => TimelineState::Paused,
                 _ if b.kicked => TimelineState::Paused,
                 _ => TimelineState::StealVmmWaiting { reason: None },
             };
@@ -262,16 +261,18 @@ fn found(point: &Point) -> (What, Option<CpuId>) {
     }
 }
 
+fn was_away(point: &Point, why: OffCpuReason) -> bool {
+    point.away().is_some_and(|away| away.off_cpu == why)
+}
+
 /// The CPU in whose queue a point found it; `None`: asleep.
 fn queue(point: &Point) -> Option<CpuId> {
-    let asleep =
-        matches!(point.away(), Some(Asleep::Halted | Asleep::Paused | Asleep::InVmm { .. }));
-    (!asleep).then_some(point.cpu)
+    point.away().is_none_or(|away| away.off_cpu.is_queued()).then_some(point.cpu)
 }
 
 /// What it did in the VMM's sleep between two points.
 fn asleep(a: &Point, b: &Point) -> TimelineState {
-    let paused = b.kicked || [a, b].iter().any(|point| point.away() == Some(Asleep::Paused));
+    let paused = b.kicked || [a, b].iter().any(|point| was_away(point, OffCpuReason::Paused));
     if paused {
         TimelineState::Paused
     } else {
@@ -283,7 +284,7 @@ fn asleep(a: &Point, b: &Point) -> TimelineState {
 fn reason(a: &Point, b: &Point) -> Option<u32> {
     [a, b].into_iter().find_map(|point| match point.doing {
         Activity::Vmm { reason, halted: false } => Some(reason),
-        Activity::Away(Asleep::InVmm { reason }) => Some(reason),
+        Activity::Away(Away { off_cpu: OffCpuReason::Asleep, exit_reason }) => Some(exit_reason),
         _ => None,
     })
 }

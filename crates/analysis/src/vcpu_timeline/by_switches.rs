@@ -30,15 +30,8 @@ enum Status {
 
 impl Status {
     fn of(off_cpu: OffCpuReason, exit_reason: u32, cpu: CpuId) -> Self {
-        match off_cpu {
-            OffCpuReason::Runnable => Self::Queued(TimelineState::StealOutside, cpu),
-            OffCpuReason::Throttled => Self::Queued(TimelineState::Throttled, cpu),
-            OffCpuReason::Halted => Self::Asleep(TimelineState::Halt),
-            OffCpuReason::Paused => Self::Asleep(TimelineState::Paused),
-            OffCpuReason::Asleep => {
-                Self::Asleep(TimelineState::StealVmmWaiting { reason: Some(exit_reason) })
-            }
-        }
+        let state = off_cpu.state(exit_reason);
+        if off_cpu.is_queued() { Self::Queued(state, cpu) } else { Self::Asleep(state) }
     }
 
     fn what(self) -> (What, Option<CpuId>) {

@@ -1,7 +1,7 @@
 //! What both ways to find edges produce: when a vCPU was on a CPU, what it did when it was not, and when the
 //! host polled for it. Times are ns on the host's axis.
 
-use model::{CpuId, HostNs, TimelineState, VcpuId, WaitCounters};
+use model::{CpuId, HostNs, OffCpuReason, TimelineState, VcpuId, WaitCounters};
 
 use super::PlaceId;
 
@@ -34,28 +34,19 @@ pub(super) enum Activity {
     /// On a CPU, in unknown code.
     Running,
     /// Not on a CPU.
-    Away(Asleep),
+    Away(Away),
 }
 
 /// Why a vCPU is not on a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asleep {
-    Runnable,
-    Throttled,
-    Halted,
-    Paused,
-    InVmm { reason: u32 },
+pub(super) struct Away {
+    pub(super) off_cpu: OffCpuReason,
+    pub(super) exit_reason: u32,
 }
 
-impl Asleep {
+impl Away {
     pub(super) fn state(self) -> TimelineState {
-        match self {
-            Self::Runnable => TimelineState::StealOutside,
-            Self::Throttled => TimelineState::Throttled,
-            Self::Halted => TimelineState::Halt,
-            Self::Paused => TimelineState::Paused,
-            Self::InVmm { reason } => TimelineState::StealVmmWaiting { reason: Some(reason) },
-        }
+        self.off_cpu.state(self.exit_reason)
     }
 }
 
@@ -71,10 +62,10 @@ impl Point {
         }
     }
 
-    /// What it was away for.
-    pub(super) fn away(&self) -> Option<Asleep> {
+    /// Why it was not on a CPU.
+    pub(super) fn away(&self) -> Option<Away> {
         match self.doing {
-            Activity::Away(asleep) => Some(asleep),
+            Activity::Away(away) => Some(away),
             _ => None,
         }
     }

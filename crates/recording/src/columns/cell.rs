@@ -276,7 +276,9 @@ scalar!(TraceEventTag, ByteArrayType, Text, |tag| word(tag.name()), |name| {
     TraceEventTag::from_name(name.as_utf8().ok()?)
 });
 words!(ImageKind: Kernel "kernel", Process "process",);
-words!(OffCpuReason: Runnable "runnable", Throttled "throttled", Halted "halted", Paused "paused", Asleep "asleep",);
+scalar!(OffCpuReason, ByteArrayType, Text, |reason| word(reason.name()), |name| {
+    OffCpuReason::from_name(name.as_utf8().ok()?)
+});
 scalar!(Text, ByteArrayType, Text, |text| text.0.clone(), |bytes| {
     bytes.as_utf8().is_ok().then_some(Self(bytes))
 });

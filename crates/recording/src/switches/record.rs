@@ -99,24 +99,11 @@ pub(crate) fn decode_switch(record: &[u8; SWITCH_SIZE]) -> Option<Switch> {
 }
 
 fn off_cpu_code(off_cpu: Option<OffCpuReason>) -> u8 {
-    match off_cpu {
-        None => 0,
-        Some(OffCpuReason::Runnable) => 1,
-        Some(OffCpuReason::Throttled) => 2,
-        Some(OffCpuReason::Halted) => 3,
-        Some(OffCpuReason::Asleep) => 4,
-        Some(OffCpuReason::Paused) => 5,
-    }
+    off_cpu.map_or(0, OffCpuReason::number)
 }
 
+/// `None`: the input is damaged.
 fn off_cpu_of(code: u8) -> Option<Option<OffCpuReason>> {
-    match code {
-        0 => Some(None),
-        1 => Some(Some(OffCpuReason::Runnable)),
-        2 => Some(Some(OffCpuReason::Throttled)),
-        3 => Some(Some(OffCpuReason::Halted)),
-        4 => Some(Some(OffCpuReason::Asleep)),
-        5 => Some(Some(OffCpuReason::Paused)),
-        _ => None,
-    }
+    let off_cpu = OffCpuReason::from_number(code);
+    (code == 0 || off_cpu.is_some()).then_some(off_cpu)
 }
