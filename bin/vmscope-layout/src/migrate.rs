@@ -5,9 +5,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
-use api::layout::{DaemonEvent, HostLayout, MigrateOrder, Migrated, Order, Place, VmLayout};
+use api::layout::{DaemonEvent, MigrateOrder, Order};
 use migration::{Config, Ordered};
-use view::{MigrationFigures, MigrationLayout, MigrationVm, NodePlace, Report};
 
 use super::layout::migration_policy;
 use cli::Format;
@@ -89,7 +88,7 @@ fn migrate(args: &Args, ordered: &mut Ordered, stop: &AtomicBool) -> anyhow::Res
             Some(DaemonEvent::Failed { reason, .. }) => anyhow::bail!(reason),
             Some(DaemonEvent::Migrated(migrated)) => {
                 let moved = migrated.moved;
-                print(&args.format.render(&report(*migrated)))
+                print(&args.format.render(&migration::report(&migrated)))
                     .context("failed to write to standard output")?;
                 return Ok(ExitCode::from(u8::from(!moved)));
             }
@@ -105,7 +104,7 @@ fn watch(args: &Args, ordered: &mut Ordered, stop: &AtomicBool) -> anyhow::Resul
             Some(DaemonEvent::Progress { text }) => say!("{}", view::clean(&text)),
             Some(DaemonEvent::Failed { reason, .. }) => return Err(Usage(reason).into()),
             Some(DaemonEvent::Migrated(migrated)) => {
-                let report = report(*migrated);
+                let report = migration::report(&migrated);
                 let text = match args.format {
                     Format::Json => format!("{}\n", report.json),
                     format => format!("{}\n", format.render(&report)),
@@ -115,67 +114,4 @@ fn watch(args: &Args, ordered: &mut Ordered, stop: &AtomicBool) -> anyhow::Resul
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn report(migrated: Migrated) -> Report {
-    let mut notes = migrated.notes;
-    let last = migrated.after.as_ref().or(migrated.before.as_ref());
-    notes.extend(last.iter().flat_map(|layout| layout.notes.iter().cloned()));
-    notes.dedup();
-    let counters = migrated.counters.unwrap_or_else(|| api::layout::Counters {
-        source: String::new(),
-        age_s: 0.0,
-        samples: Vec::new(),
-    });
-    let figures = MigrationFigures {
-        vm: migrated.vm,
-        to: migrated.to,
-        moved: migrated.moved,
-        reason: migrated.reason,
-        prepared_ns: migrated.prepared_ns,
-        total_ms: migrated.total_ms,
-        downtime_ms: migrated.downtime_ms,
-        sent_bytes: migrated.sent_bytes,
-        counted_by: migration::source_in_words(&counters.source).to_owned(),
-        samples: migrated.samples,
-        age_s: counters.age_s,
-        layout: figures_of(migrated.before, migrated.after),
-        notes,
-    };
-    view::migration(&figures)
-}
-
-/// What was read before the switch-over, and what after it.
-fn figures_of(before: Option<HostLayout>, after: Option<HostLayout>) -> Option<MigrationLayout> {
-    let at_switch_over = before.clone().filter(|layout| layout.before_switch_over);
-    let has_arrived = after.is_some();
-    let last = after.or(before)?;
-    let vm = |vm: VmLayout| {
-        let then = at_switch_over.as_ref().and_then(|layout| {
-            layout.vms.iter().find(|other| other.name == vm.name).and_then(|vm| vm.now.clone())
-        });
-        MigrationVm {
-            name: vm.name,
-            arrives: vm.arrives,
-            before: place(vm.before),
-            planned: vm.planned.map(place),
-            at_switch_over: then.map(place),
-            now: vm.now.filter(|_| has_arrived).map(place),
-            speed_before: vm.speed_before,
-            speed_planned: vm.speed_planned,
-            moved_bytes: vm.moved_bytes,
-        }
-    };
-    Some(MigrationLayout {
-        policy: last.policy,
-        outcome: last.outcome,
-        gain: last.gain,
-        moved_bytes: last.moved_bytes,
-        moved_ns: last.moved_ns,
-        vms: last.vms.into_iter().map(vm).collect(),
-    })
-}
-
-fn place(place: Place) -> NodePlace {
-    NodePlace { vcpus: place.vcpus, memory: place.memory, remote: place.remote }
 }

@@ -31,6 +31,7 @@ mod monitor;
 mod offer;
 mod peers;
 mod records;
+mod report;
 mod source;
 mod template;
 mod this_host;
@@ -43,8 +44,7 @@ const SYS: &str = "/sys";
 pub use client::{OrderError, Ordered};
 pub use daemon::{DaemonError, serve};
 /// What counts how VMs use memory, from its name in `api::layout::Counters`.
-#[must_use]
-pub fn source_in_words(name: &str) -> &'static str {
+fn source_in_words(name: &str) -> &'static str {
     offer::source_named(name).name()
 }
 
@@ -52,4 +52,5 @@ pub use config::{Config, Incoming, NO_POLICY, is_policy, policies};
 pub use config_file::ConfigError;
 pub use identity::{Identity, IdentityError};
 pub use peers::{Peer, parse_peers, read_peers};
+pub use report::report;
 pub use template::Template;

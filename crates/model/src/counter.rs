@@ -87,11 +87,10 @@ impl Counter {
 impl Header {
     /// What a counter has counted, by CPU if it has one.
     pub fn counts(&self, counter: Counter) -> impl Iterator<Item = (Option<u32>, u64)> {
-        let counts = self.counters.iter().filter_map(move |(name, count)| {
+        self.counters.iter().filter_map(move |(name, count)| {
             let (found, cpu) = Counter::parse(name)?;
             (found == counter).then_some((cpu, *count))
-        });
-        counts
+        })
     }
 
     /// What a counter has counted on all CPUs.

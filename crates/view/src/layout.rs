@@ -94,8 +94,8 @@ pub fn layout_apply(
     ];
     let mut table = Table::new("Moved", columns);
     for vm in moved {
-        let [wanted, wanted_bytes] = both(vm.wanted);
-        let [moved, moved_bytes] = both(vm.moved);
+        let [wanted, wanted_bytes] = mib_and_bytes(vm.wanted);
+        let [moved, moved_bytes] = mib_and_bytes(vm.moved);
         let now = vm.now.as_ref();
         table.row([
             vm.name.as_str().into(),
@@ -274,20 +274,24 @@ fn memory(topology: &Topology, placed: &Placed) -> String {
 }
 
 /// `0:2 3:1`; `any:2`: they run anywhere.
-pub(crate) fn vcpus_by_node(nodes: impl Iterator<Item = (Option<u32>, u64)>) -> String {
+#[must_use]
+pub fn vcpus_by_node(nodes: impl Iterator<Item = (Option<u32>, u64)>) -> String {
     let name = |node: Option<u32>| node.map_or("any".to_owned(), |node| node.to_string());
     let shown = nodes.filter(|(_, n)| 0 < *n).map(|(node, n)| format!("{}:{n}", name(node)));
     shown.collect::<Vec<_>>().join(" ")
 }
 
 /// `0:512M 3:4.50G`.
-pub(crate) fn memory_by_node(nodes: impl Iterator<Item = (u32, u64)>) -> String {
+#[must_use]
+pub fn memory_by_node(nodes: impl Iterator<Item = (u32, u64)>) -> String {
     let nodes = nodes.filter(|(_, bytes)| 0 < *bytes);
     let shown: Vec<String> = nodes.map(|(node, bytes)| format!("{node}:{}", size(bytes))).collect();
     if shown.is_empty() { "none".to_owned() } else { shown.join(" ") }
 }
 
-pub(crate) fn size(bytes: u64) -> String {
+/// `512M`, `4.50G`.
+#[must_use]
+pub fn size(bytes: u64) -> String {
     match bytes {
         0..0x10_0000 => format!("{}K", bytes >> 10),
         0x10_0000..0x4000_0000 => format!("{}M", bytes >> 20),
@@ -308,14 +312,15 @@ fn moves(topology: &Topology, plan: &Plan) -> Table {
     for step in &plan.moves {
         let name = plan.vms.get(step.vm).map_or("", |vm| vm.name.as_str());
         let id = |node: usize| topology.nodes()[node].id;
-        let [shown, bytes] = both(step.bytes);
+        let [shown, bytes] = mib_and_bytes(step.bytes);
         table.row([name.into(), id(step.from).into(), id(step.to).into(), shown, bytes]);
     }
     table
 }
 
 /// For people in MiB, for programs in bytes.
-pub(crate) fn both(bytes: u64) -> [Cell; 2] {
+#[must_use]
+pub fn mib_and_bytes(bytes: u64) -> [Cell; 2] {
     [Cell::count(bytes >> 20), Cell::bytes(bytes)]
 }
 
@@ -333,7 +338,7 @@ pub fn nodes(topology: &Topology) -> Table {
     ];
     let mut table = Table::new("Nodes", columns);
     for (at, node) in topology.nodes().iter().enumerate() {
-        let [[total, total_bytes], [free, free_bytes]] = [node.total, node.free].map(both);
+        let [[total, total_bytes], [free, free_bytes]] = [node.total, node.free].map(mib_and_bytes);
         let distances = (0..topology.len()).map(|to| topology.distance(at, to).to_string());
         table.row([
             node.id.into(),
@@ -416,7 +421,7 @@ fn ways(simulations: &[Simulation]) -> Table {
             let others = way.curves.iter().filter(|curve| curve.arrival == Arrival::Resident);
             let worst = others.min_by(|a, b| a.last.total_cmp(&b.last));
             for curve in way.curves.iter().filter(|curve| curve.arrival == Arrival::Incoming) {
-                let [moved, moved_bytes] = both(way.moved_bytes);
+                let [moved, moved_bytes] = mib_and_bytes(way.moved_bytes);
                 let at_first = curve.speeds.get(simulation.migration.end_s as usize + 1);
                 table.row([
                     simulation.policy.into(),
@@ -497,7 +502,7 @@ fn policies(ranking: &Ranking) -> Table {
     let mut table = Table::new(format!("Policies over {loads}: {}", ranking.loads), columns);
     for rank in &ranking.policies {
         let share = |n: u64| Cell::Share(n, ranking.cases);
-        let [shown, bytes] = both(rank.mean_bytes);
+        let [shown, bytes] = mib_and_bytes(rank.mean_bytes);
         table.row([
             rank.policy.into(),
             Cell::Real(100.0 * rank.mean_gain),

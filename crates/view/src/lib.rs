@@ -28,7 +28,6 @@ mod format;
 mod html;
 mod json;
 mod layout;
-mod migration;
 mod profile;
 mod recording;
 mod report;
@@ -46,8 +45,10 @@ pub use correct::{CorrectQuery, TakenExceedsRun, correct, correct_all};
 pub use exits::{ExitsBy, exits};
 pub use findings::{action_in_words, cause_in_words, findings, measure_in_words, symptom_in_words};
 pub use fleet::{Capacity, ReplayFigures, capacity, found, replay};
-pub use layout::{MeasuredVm, MovedVm, layout_apply, layout_plan, layout_simulation, nodes};
-pub use migration::{MigrationFigures, MigrationLayout, MigrationVm, NodePlace, migration};
+pub use layout::{
+    MeasuredVm, MovedVm, layout_apply, layout_plan, layout_simulation, memory_by_node,
+    mib_and_bytes, nodes, size, vcpus_by_node,
+};
 pub use profile::profile;
 pub use recording::{dropped, missed};
 pub use split::{SplitBy, SplitQuery, SplitRecording, split};

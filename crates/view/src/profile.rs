@@ -15,7 +15,7 @@ use analysis::{By, Label, NodeMemory, Profile, Side, Unsampled, View, VmNodes, V
 use model::{Guest, Note, TimeAccount};
 use serde_json::{Value, json};
 
-use crate::layout::both;
+use crate::layout::mib_and_bytes;
 use crate::recording::{
     INCOMPLETE, LISTED, cleaned, dropped, host, missed, n_vcpus, sampling, trigger, vendor,
 };
@@ -222,7 +222,7 @@ fn node_fields(profile: &Profile, label: &Label) -> [Cell; 5] {
     let memory =
         vm.zip(label.node).and_then(|(vm, node)| vm.memory.on(node).zip(vm.memory.total()));
     let [shown, bytes, share] = memory.map_or([const { Cell::NONE }; 3], |(bytes, total)| {
-        let [shown, bytes_cell] = both(bytes);
+        let [shown, bytes_cell] = mib_and_bytes(bytes);
         [shown, bytes_cell, Cell::Share(bytes, total.max(1))]
     });
     let remote = vm.and_then(|vm| vm.remote);
@@ -247,7 +247,7 @@ fn nodes(profile: &Profile) -> Table {
     let mut table = Table::new("Remote memory", columns);
     for vm in &profile.nodes {
         let samples: u64 = vm.guest.values().sum();
-        let [shown, bytes] = vm.memory.total().map_or([const { Cell::NONE }; 2], both);
+        let [shown, bytes] = vm.memory.total().map_or([const { Cell::NONE }; 2], mib_and_bytes);
         let reason = match &vm.memory {
             NodeMemory::Known(_) => Cell::NONE,
             NodeMemory::Unknown(reason) => reason.as_str().into(),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::{
-    CpuId, Header, HostMode, HostNs, OffCpuReason, OffCpuSource, Pid, Sample, Switch, SwitchEvent,
-    Throttling, Tid, VcpuId, VcpuSample, VcpuState, VmId,
+    CpuId, Header, HostMode, HostNs, OffCpuSource, Pid, Sample, Switch, SwitchEvent, Throttling,
+    Tid, VcpuId, VcpuSample, VcpuState, VmId,
 };
 use rustc_hash::FxHashMap;
 
@@ -15,7 +15,7 @@ use super::places::Places;
 use super::problems::{Problem, Problems};
 use super::queues::Queues;
 use super::throttle::{self, Wait};
-use super::track::{Away, Departure, Activity, Point, Track};
+use super::track::{Activity, Away, Departure, Point, Track};
 use super::{Occupancy, Occupant, VcpuTimelines, by_switches, cover, occupancy};
 use crate::{Resolver, exit_reason};
 use resolve::Level;

@@ -7,7 +7,7 @@ use super::cover::middle;
 use super::gap::{Gap, Unseen, difference};
 use super::marks::CpuObservations;
 use super::queues::{VcpuQueues, overlap};
-use super::track::{Away, Activity, Point, Track, What, is_near};
+use super::track::{Activity, Away, Point, Track, What, is_near};
 
 /// Draws one vCPU's track.
 #[derive(Debug)]
