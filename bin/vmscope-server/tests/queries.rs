@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::{Place, wait_until, window};
+use std::collections::BTreeSet;
+
+use common::{Place, crowded_window, wait_until, window};
 use serde_json::json;
 
 #[test]
@@ -120,4 +122,35 @@ fn seconds_and_the_fleets_sums_are_those_of_the_results() {
     assert!(host["covered_ns"].as_u64() > Some(0) && host["samples"].as_u64() > Some(0), "{host}");
     server.get("/v1/health?from=1&to=2", &reader).check(400, "is not a time");
     server.get(&format!("/v1/health?{times}"), &agent).check(403, "role");
+}
+
+/// Its analysis is linear in its VMs, and the VMs of other hosts keep their places.
+#[test]
+fn a_window_of_100_000_vms_hides_no_other_host() {
+    let place = Place::new();
+    let server = place.start("");
+    let reader = server.token("read");
+    for host in ["kvm1", "kvm2", "kvm3"] {
+        let token = server.enroll(host);
+        let sent =
+            if host == "kvm1" { crowded_window(host, 100, 100_000) } else { window(host, 100) };
+        assert_eq!(server.put(&sent, &token).status, 201);
+    }
+    place.wait_for_results(3);
+    let times = "from=2000-01-01T00:00:00Z&to=2100-01-01T00:00:00Z&slots=60";
+    let fleet = || server.get(&format!("/v1/fleet?{times}"), &reader).json();
+    let hosts = |fleet: &serde_json::Value| {
+        let hosts = fleet["hosts"].as_array().unwrap().iter();
+        hosts.map(|host| host["host"].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>()
+    };
+    wait_until("the fleet's sums", || hosts(&fleet()).len() == 3);
+    let fleet = fleet();
+    let of = |host: &str| {
+        let vms = fleet["vms"].as_array().unwrap().iter();
+        vms.filter(|vm| vm["host"] == host).count()
+    };
+    assert!(of("kvm2") == of("kvm3") && 0 < of("kvm2"), "{} of kvm2", of("kvm2"));
+    assert_eq!(of("kvm1") + of("kvm2") + of("kvm3"), 200);
+    let partial = fleet["partial"].to_string();
+    assert!(partial.contains("host kvm1 has more than 1000 VMs"), "{partial}");
 }

@@ -12,7 +12,7 @@
 
 use model::{
     Cr3, Guest, HostMode, HostNs, HostVirt, Image, ImageId, ImageKind, KernelStack, ModuleId,
-    Owner, Pid, Sample, StackId, SymbolName, Tables, Tid, VcpuSample, VcpuState, Vm, VmId,
+    Owner, Pid, Sample, StackId, SymbolName, Tables, Tid, VcpuSample, VcpuState, VmId,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -21,6 +21,9 @@ use crate::span::{Lifetimes, Spaces};
 /// How far a lifetime may miss a sample that nothing else covers, besides the clock's error: a start
 /// or end is noted a little after it happened.
 const LIFETIME_SLACK_NS: u64 = 50_000_000;
+
+/// VMs that are looked at for one process id: a recording may say that all have the same.
+const MAX_VMS_OF_PID: usize = 16;
 
 /// Turns samples into places. Immutable and cheap to share; consumers keep caches of `code`.
 #[derive(Debug)]
@@ -187,7 +190,7 @@ impl<'t> Resolver<'t> {
             guest_images: Lifetimes::new(guest),
             kernel_threads: Lifetimes::new(threads),
             vms: Lifetimes::new(vms.map(|(n, v)| (v.pid, v.started, v.ended, VmId::from_index(n)))),
-            vm_of_image: tables.images.iter().map(|image| vm_of_image(tables, image)).collect(),
+            vm_of_image: vms_of_images(tables),
             kernels: Lifetimes::new(kernels.map(|(id, i)| (i.owner, i.start, i.end, id))),
             spaces: Spaces::new(tables.images.len(), &tables.mappings),
             symbols: canonical_symbols(tables),
@@ -475,15 +478,23 @@ impl Threads {
     }
 }
 
-/// The VM that a host process image is the VMM of: same process id at overlapping times.
-fn vm_of_image(tables: &Tables, image: &Image) -> Option<VmId> {
-    if (image.owner, image.kind) != (Owner::Host, ImageKind::Process) {
-        return None;
+/// The VM that a host process image is the VMM of, for every image: same process id at overlapping times.
+fn vms_of_images(tables: &Tables) -> Vec<Option<VmId>> {
+    let mut by_pid: FxHashMap<Pid, Vec<VmId>> = FxHashMap::default();
+    for (row, vm) in tables.vms.iter().enumerate() {
+        by_pid.entry(vm.pid).or_default().push(VmId::from_index(row));
     }
     let is_before = |end: Option<HostNs>, start: Option<HostNs>| matches!((end, start), (Some(end), Some(start)) if end < start);
-    let apart = |vm: &Vm| is_before(image.end, vm.started) || is_before(vm.ended, image.start);
-    let row = tables.vms.iter().position(|vm| vm.pid == image.pid && !apart(vm))?;
-    Some(VmId::from_index(row))
+    let vm_of_image = |image: &Image| {
+        let is_process = (image.owner, image.kind) == (Owner::Host, ImageKind::Process);
+        let vms = by_pid.get(&image.pid).filter(|_| is_process)?;
+        let overlaps = |vm: &&VmId| {
+            let vm = &tables.vms[vm.index()];
+            !is_before(image.end, vm.started) && !is_before(vm.ended, image.start)
+        };
+        vms.iter().take(MAX_VMS_OF_PID).find(overlaps).copied()
+    };
+    tables.images.iter().map(vm_of_image).collect()
 }
 
 /// The row of the first symbol of the same name in the same module, for every symbol.

@@ -367,6 +367,20 @@ pub(crate) fn hostile_window(host: &str, start_s: u64) -> Window {
     window_of((header, tables, cpus), host, start_s, now_ns() - 60 * NS, |_| {})
 }
 
+/// A window with so many VMs of one vCPU besides its own.
+pub(crate) fn crowded_window(host: &str, start_s: u64, n_vms: u32) -> Window {
+    let (header, mut tables, cpus) = recordings::small();
+    for number in 0..n_vms {
+        let pid = 1_000_000 + number;
+        let vm = model::VmId::from_index(tables.vms.len());
+        let name = format!("crowd-{number:06}");
+        tables.vms.push(model::Vm { name, pid: model::Pid(pid), ..tables.vms[0].clone() });
+        let tid = model::Tid(2_000_000 + number);
+        tables.vcpus.push(model::Vcpu { vm, number: 0, tid, started: None, ended: None });
+    }
+    window_of((header, tables, cpus), host, start_s, now_ns() - 60 * NS, |_| {})
+}
+
 fn window_of(
     (mut header, tables, cpus): (model::Header, model::Tables, Vec<Vec<model::Sample>>),
     host: &str,

@@ -16,13 +16,13 @@ use std::sync::Arc;
 
 use model::{
     Counter, ExitsRow, Guest, Header, HealthRow, HostRow, ResultRow, Results, Sample, Switch,
-    Tables, TimeAccount, VcpuId, VmId, VmRow, WindowKey,
+    Tables, TimeAccount, Vm, VmRow, WindowKey,
 };
 
 use self::slices::Slices;
 use crate::flow::FlowBuilder;
 use crate::steal::{SampleTimes, ThiefNames, TimelineInput};
-use crate::vcpu_timeline::{Segment, VcpuTimelines, VcpuTimelinesBuilder};
+use crate::vcpu_timeline::{VcpuTimeline, VcpuTimelines, VcpuTimelinesBuilder};
 use crate::{Resolver, Selection, exit_reason};
 
 /// Length of a time slice of result tables, until they are rolled up.
@@ -128,18 +128,48 @@ fn host(header: &Header, tables: &Tables, samples: u64) -> HostRow {
     }
 }
 
+/// In one pass over each table: a window may have as many VMs as rows.
 fn vms(tables: &Tables, axis: &VcpuTimelines) -> Vec<VmRow> {
-    let row = |(index, vm): (usize, &model::Vm)| {
-        let of_vm = |vcpu: VcpuId| {
-            tables.vcpus.get(vcpu.index()).is_some_and(|row| row.vm == VmId::from_index(index))
-        };
-        let timelines: Vec<_> =
-            axis.timelines.iter().filter(|timeline| of_vm(timeline.vcpu)).collect();
-        let in_account = |account: TimeAccount| {
-            let segments = timelines.iter().flat_map(|timeline| &timeline.segments);
-            let is_it = |segment: &&Segment| segment.state.account() == account;
-            Some(segments.filter(is_it).fold(0, |sum: u64, s| sum.saturating_add(s.length_ns())))
-        };
+    let mut times = vec![VmTimes::default(); tables.vms.len()];
+    for vcpu in &tables.vcpus {
+        if let Some(times) = times.get_mut(vcpu.vm.index()) {
+            times.n_vcpus += 1;
+        }
+    }
+    for timeline in &axis.timelines {
+        let vcpu = tables.vcpus.get(timeline.vcpu.index());
+        if let Some(times) = vcpu.and_then(|vcpu| times.get_mut(vcpu.vm.index())) {
+            times.add(timeline);
+        }
+    }
+    tables.vms.iter().zip(&times).map(|(vm, times)| times.row(vm)).collect()
+}
+
+/// Time of all vCPUs of a VM.
+#[derive(Debug, Clone, Copy, Default)]
+struct VmTimes {
+    n_vcpus: usize,
+    there_ns: u64,
+    steal_outside_ns: u64,
+    steal_vmm_ns: u64,
+    throttled_ns: u64,
+}
+
+impl VmTimes {
+    fn add(&mut self, timeline: &VcpuTimeline) {
+        self.there_ns = self.there_ns.saturating_add(timeline.length_ns());
+        for segment in &timeline.segments {
+            let sum = match segment.state.account() {
+                TimeAccount::StealOutside => &mut self.steal_outside_ns,
+                TimeAccount::StealVmm => &mut self.steal_vmm_ns,
+                TimeAccount::Throttled => &mut self.throttled_ns,
+                _ => continue,
+            };
+            *sum = sum.saturating_add(segment.length_ns());
+        }
+    }
+
+    fn row(&self, vm: &Vm) -> VmRow {
         let (map_via, no_map_reason) = match &vm.guest {
             Guest::Mapped { via, .. } => (Some(via.clone()), None),
             Guest::Unmapped { reason } => (None, Some(reason.clone())),
@@ -147,16 +177,15 @@ fn vms(tables: &Tables, axis: &VcpuTimelines) -> Vec<VmRow> {
         VmRow {
             vm: vm.name.clone(),
             pid: vm.pid.0,
-            vcpus: count(tables.vcpus.iter().filter(|row| row.vm.index() == index).count()),
-            vcpu_ns: timelines.iter().fold(0, |sum, t| sum.saturating_add(t.length_ns())),
-            steal_outside_ns: in_account(TimeAccount::StealOutside),
-            steal_vmm_ns: in_account(TimeAccount::StealVmm),
-            throttled_ns: in_account(TimeAccount::Throttled),
+            vcpus: count(self.n_vcpus),
+            vcpu_ns: self.there_ns,
+            steal_outside_ns: Some(self.steal_outside_ns),
+            steal_vmm_ns: Some(self.steal_vmm_ns),
+            throttled_ns: Some(self.throttled_ns),
             map_via,
             no_map_reason,
         }
-    };
-    tables.vms.iter().enumerate().map(row).collect()
+    }
 }
 
 fn exits(tables: &Tables, header: &Header) -> Vec<ExitsRow> {
