@@ -306,6 +306,15 @@ fn failed(what: &str, error: impl Display) -> String {
     format!("{what}: {error}")
 }
 
+/// Large blocks of memory go back to the kernel when they are freed. Without this, glibc keeps them once it has seen some:
+/// after eight answers of 28 MB that were freed, a server had 110 MB more than before.
+pub fn return_large_blocks() {
+    const LARGE: libc::c_int = 128 << 10;
+    // SAFETY: `mallopt` only sets a parameter of the allocator, under its lock.
+    let is_set = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
+    debug_assert_eq!(is_set, 1, "glibc knows the parameter");
+}
+
 #[cfg(test)]
 mod test {
     use super::*;

@@ -39,7 +39,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use child::serve;
-pub use confine::{Allowance, FolderLimits, confine_to_folder, has_landlock};
+pub use confine::{Allowance, FolderLimits, confine_to_folder, has_landlock, return_large_blocks};
 pub use dialogue::{Channel, Dialogue, Partner, Partners, cpu_time, serve_dialogue};
 pub use parent::{Failure, Sandbox};
 

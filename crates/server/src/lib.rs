@@ -196,6 +196,7 @@ fn spool(state: &Path) -> Result<std::path::PathBuf> {
 /// # Errors
 /// When it can't start: a folder, the store, the address.
 pub fn run(config: Config) -> Result<()> {
+    sandbox::return_large_blocks();
     // First: a second server that finds the address taken must not empty the first one's folder.
     let address = config.listen;
     let listener =
