@@ -21,10 +21,11 @@ use crate::names::{DayWindow, RESULTS};
 use crate::results::{LAST, tables};
 use crate::{Server, log};
 
-/// Until the same object is looked at again: whatever is wrong with it, no queries make a server work for ever.
-const AGAIN: Duration = Duration::from_secs(3600);
+/// How often the same object is looked at in a period: whatever is wrong with it, no queries make a server work for ever.
+const MAX_LOOKS: u32 = 8;
+const PERIOD: Duration = Duration::from_secs(3600);
 /// Objects that are remembered for that.
-const MAX_TRIED: usize = 10_000;
+const MAX_OBJECTS: usize = 10_000;
 
 /// What became of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,18 +41,14 @@ pub(crate) enum Repaired {
 impl Server {
     /// Repairs what is found damaged, for ever.
     pub(crate) async fn repair_for_ever(self: Arc<Self>) {
-        let mut tried: HashMap<Path, Instant> = HashMap::new();
+        let mut looks = Looks::default();
         loop {
             for object in self.engine.damage().next().await {
-                tried.retain(|_, at| at.elapsed() < AGAIN);
-                if tried.contains_key(&object) || MAX_TRIED <= tried.len() {
+                if !looks.allow(&object, Instant::now()) {
                     continue;
                 }
                 match self.repair(&object).await {
-                    Ok(repaired) => {
-                        tried.insert(object.clone(), Instant::now());
-                        self.note_repaired(&object, repaired);
-                    }
+                    Ok(repaired) => self.note_repaired(&object, repaired),
                     Err(error) => {
                         self.metrics.store_error("repair");
                         log(&format!("{object} is damaged and was not made again: {error}"));
@@ -139,9 +136,42 @@ impl Server {
     }
 }
 
+/// How often each object was looked at, and since when.
+#[derive(Debug, Default)]
+struct Looks(HashMap<Path, (Instant, u32)>);
+
+impl Looks {
+    /// Counts one more look, if it is allowed.
+    fn allow(&mut self, object: &Path, now: Instant) -> bool {
+        self.0.retain(|_, (since, _)| now.duration_since(*since) < PERIOD);
+        if MAX_OBJECTS <= self.0.len() && !self.0.contains_key(object) {
+            return false;
+        }
+        let (_, n) = self.0.entry(object.clone()).or_insert((now, 0));
+        *n += 1;
+        *n <= MAX_LOOKS
+    }
+}
+
 /// An object's table, and what follows.
 fn parts(object: &Path) -> Option<(&str, &str)> {
     let rest = object.as_ref().strip_prefix(RESULTS)?.strip_prefix('/')?;
     let (table, rest) = rest.strip_suffix(".parquet")?.split_once('/')?;
     Some((table, rest))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn an_object_is_looked_at_so_often_in_a_period() {
+        let (mut looks, began) = (Looks::default(), Instant::now());
+        let mut allowed = |name: &str, s: u64| {
+            let now = began + Duration::from_secs(s);
+            (0..20).filter(|_| looks.allow(&Path::from(name), now)).count()
+        };
+        assert_eq!([allowed("a", 0), allowed("b", 1800), allowed("a", 3599)], [8, 8, 0]);
+        assert_eq!([allowed("a", 3600), allowed("b", 3601)], [8, 0]);
+    }
 }
