@@ -10,6 +10,7 @@ mod fleet;
 mod lab;
 mod make;
 mod migrate;
+mod pairs;
 mod profiles;
 mod split;
 mod time;
@@ -75,6 +76,7 @@ pub const MARKS: &[Mark] = &[
     Mark { name: "S1-twice", experiment: lab::twice },
     Mark { name: "S2.1", experiment: trace::make_and_make_j2 },
     Mark { name: "S2.2", experiment: trace::make_in_a_guest },
+    Mark { name: "S2-pairs", experiment: pairs::parts_left_out },
     Mark { name: "S3.1", experiment: migrate::policies },
     Mark { name: "S3.2", experiment: migrate::twenty },
     Mark { name: "S3.3", experiment: migrate::faults },
