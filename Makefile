@@ -53,7 +53,7 @@ help:
 	@echo 'make e2e           end-to-end tests only [ONLY=trace_guest]'
 	@echo 'make bench         benchmarks: print figures, assert nothing'
 	@echo 'make bench-trace   what tracing an event costs, beside ftrace and perf; writes target/bench-trace.json (as root)'
-	@echo 'make experiments   the slow experiments [ONLY=S0.1]; writes target/experiments.json'
+	@echo 'make experiments   the slow experiments [ONLY=S0.1]; writes results to target/figures, in the form of docs/figures'
 	@echo 'make overhead      instructions per sample, against perf and the checked-in figures; writes target/overhead.json'
 	@echo 'make fuzz          mutated bytes for a parser: TARGET=rings [SECONDS=600]; TARGET= lists the targets'
 	@echo 'make mutants       what mutants of recordings cost vmscope: memory, time, exit codes [COUNT=100000]'
