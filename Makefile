@@ -54,7 +54,7 @@ help:
 	@echo 'make bench         benchmarks: print figures, assert nothing'
 	@echo 'make bench-trace   what tracing an event costs, beside ftrace and perf; writes target/bench-trace.json (as root)'
 	@echo 'make experiments   the slow experiments [ONLY=S0.1]; writes results to target/figures, in the form of docs/figures'
-	@echo 'make overhead      instructions per sample, against perf and the checked-in figures; writes target/overhead.json'
+	@echo 'make overhead      instructions per sample, against perf and the checked-in figures; writes target/overhead.json, target/figures/overhead.toml'
 	@echo 'make fuzz          mutated bytes for a parser: TARGET=rings [SECONDS=600]; TARGET= lists the targets'
 	@echo 'make mutants       what mutants of recordings cost vmscope: memory, time, exit codes [COUNT=100000]'
 	@echo 'make odd-queries   generated queries to a running server: outcomes, memory, what is left [COUNT=10000]'

@@ -1,11 +1,13 @@
 //! Figures: a file of results for each experiment in `docs/figures`, and the page that is made of them.
 //!
-//! `experiments` writes such a file into `target/figures`: a new result is taken over by a copy.
+//! `experiments` and `overhead` write such files into `target/figures`: a new result is taken over by a copy.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use anyhow::{Context, ensure};
+use chrono::{DateTime, Utc};
 use serde::Deserialize;
 
 use crate::root;
@@ -23,6 +25,7 @@ pub struct Figures {
     /// The day of the newest figure, `2026-11-22`.
     pub date: String,
     /// On what they were measured.
+    #[serde(default)]
     pub conditions: String,
     /// Text above the table, as it is in the page.
     #[serde(default)]
@@ -106,6 +109,34 @@ impl Figures {
         text
     }
 
+    /// Writes a new measurement to `target/figures/NAME.toml`, with today's date and the title and texts of the
+    /// checked-in one.
+    ///
+    /// # Errors
+    /// If files can't be read or written.
+    pub fn write_new(self, name: &str) -> anyhow::Result<()> {
+        let path = checked_in(name);
+        let known = if path.is_file() {
+            let text = std::fs::read_to_string(&path);
+            let text = text.with_context(|| format!("failed to read {}", path.display()))?;
+            Self::parse(&text).with_context(|| format!("failed to parse {}", path.display()))?
+        } else {
+            Self::default()
+        };
+        let date = DateTime::<Utc>::from(SystemTime::now()).date_naive().to_string();
+        let Self { title, about, below, .. } = known;
+        let figures = Self { title, about, below, date, ..self };
+        let target = std::env::var_os("CARGO_TARGET_DIR");
+        let folder = target.map_or(root().join("target"), PathBuf::from).join("figures");
+        std::fs::create_dir_all(&folder)
+            .with_context(|| format!("failed to create {}", folder.display()))?;
+        let path = folder.join(format!("{name}.toml"));
+        std::fs::write(&path, figures.to_toml())
+            .with_context(|| format!("failed to write {}", path.display()))?;
+        eprintln!("written to {}", path.display());
+        Ok(())
+    }
+
     fn add_to(&self, page: &mut String) {
         let _ = writeln!(page, "{}\n", self.origin());
         add_paragraph(page, &self.about);
@@ -130,6 +161,9 @@ impl Figures {
     }
 
     fn conditions(&self) -> String {
+        if self.conditions.is_empty() {
+            return self.date.clone();
+        }
         format!("{}, {}", self.date, self.conditions)
     }
 

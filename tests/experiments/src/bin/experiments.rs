@@ -3,14 +3,10 @@
 //! Prints a table, and writes each experiment's results to `target/figures/MARK.toml`, in the form of `docs/figures`.
 //! Exit code 1 when one fails.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::SystemTime;
 
-use acceptance::figures::{Figures, checked_in};
-use acceptance::root;
+use acceptance::figures::Figures;
 use anyhow::{Context, bail};
-use chrono::{DateTime, Utc};
 use clap::Parser;
 use experiments::marks::{MARKS, Mark, Outcome};
 
@@ -51,7 +47,7 @@ fn run(args: &Args) -> anyhow::Result<bool> {
         let load = load_average();
         match (mark.experiment)(&files) {
             Ok(more) => {
-                write_figures(mark.name, &load, &more)?;
+                figures(mark.name, &load, &more).write_new(mark.name)?;
                 outcomes.extend(more);
             }
             Err(error) => {
@@ -86,32 +82,15 @@ fn load_average() -> String {
     text.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// Results in the form of docs/figures, with the title and the texts of the checked-in ones.
-fn write_figures(name: &str, load: &str, outcomes: &[Outcome]) -> anyhow::Result<()> {
-    let known = checked_in(name);
-    let known = if known.is_file() {
-        let text = std::fs::read_to_string(&known)
-            .with_context(|| format!("failed to read {}", known.display()))?;
-        Figures::parse(&text).with_context(|| format!("failed to read {}", known.display()))?
-    } else {
-        Figures::default()
-    };
-    let figures = Figures {
+/// Results in the form of docs/figures.
+fn figures(name: &str, load: &str, outcomes: &[Outcome]) -> Figures {
+    Figures {
         command: format!("make experiments ONLY={name}"),
-        date: DateTime::<Utc>::from(SystemTime::now()).date_naive().to_string(),
         conditions: format!("load {load} at the beginning"),
         columns: ["what", "measured", "original", "limit"].map(str::to_owned).to_vec(),
         rows: outcomes.iter().map(row).collect(),
-        ..known
-    };
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from);
-    let folder = target.join("figures");
-    std::fs::create_dir_all(&folder).context("failed to create a folder for the figures")?;
-    let file = folder.join(format!("{name}.toml"));
-    std::fs::write(&file, figures.to_toml())
-        .with_context(|| format!("failed to write {}", file.display()))?;
-    eprintln!("written to {}", file.display());
-    Ok(())
+        ..Figures::default()
+    }
 }
 
 fn row(outcome: &Outcome) -> Vec<String> {
