@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod boot;
+pub mod figures;
 pub mod fleet;
 pub mod storm;
 pub mod trace;

@@ -1,15 +1,14 @@
 //! The experiments: each runs scenario files, and is compared with the original's published figure.
 //!
-//! Prints a table and writes `target/experiments.json` with the same. Exit code 1 when one fails.
+//! Prints a table, and writes each experiment's results to `target/figures/MARK.toml`, in the form of `docs/figures`.
+//! Exit code 1 when one fails.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use acceptance::root;
+use acceptance::figures::Figures;
 use anyhow::{Context, bail};
 use clap::Parser;
 use experiments::marks::{MARKS, Mark, Outcome};
-use serde_json::{Value, json};
 
 /// Run the experiments on the virtual host and compare them with the published marks.
 #[derive(Debug, Parser)]
@@ -45,8 +44,12 @@ fn run(args: &Args) -> anyhow::Result<bool> {
     for mark in chosen {
         let files = folder.join(mark.name);
         std::fs::create_dir_all(&files).context("failed to create a folder for the recordings")?;
+        let load = load_average();
         match (mark.experiment)(&files) {
-            Ok(more) => outcomes.extend(more),
+            Ok(more) => {
+                figures(mark.name, &load, &more).write_new(mark.name)?;
+                outcomes.extend(more);
+            }
             Err(error) => {
                 eprintln!("experiments: {} failed: {error:#}", mark.name);
                 failed.push(mark.name);
@@ -54,7 +57,7 @@ fn run(args: &Args) -> anyhow::Result<bool> {
         }
     }
     std::fs::remove_dir_all(&folder).context("failed to remove the recordings")?;
-    publish(&outcomes)?;
+    print(&outcomes);
     if !failed.is_empty() {
         bail!("without a result: {}", failed.join(", "));
     }
@@ -62,7 +65,7 @@ fn run(args: &Args) -> anyhow::Result<bool> {
 }
 
 #[expect(clippy::print_stdout, reason = "the table is what the program is for")]
-fn publish(outcomes: &[Outcome]) -> anyhow::Result<()> {
+fn print(outcomes: &[Outcome]) {
     println!("{:5} {:46} {:36} {:60} {:18} pass", "mark", "what", "original", "ours", "limit");
     for o in outcomes {
         let pass = if o.pass { "yes" } else { "NO" };
@@ -71,17 +74,28 @@ fn publish(outcomes: &[Outcome]) -> anyhow::Result<()> {
             o.mark, o.what, o.original, o.ours, o.limit
         );
     }
-    let rows: Vec<Value> = outcomes
-        .iter()
-        .map(|o| {
-            json!({"mark": o.mark, "what": o.what, "original": o.original, "ours": o.ours,
-                   "limit": o.limit, "pass": o.pass})
-        })
-        .collect();
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from);
-    let file = target.join("experiments.json");
-    std::fs::write(&file, serde_json::to_string_pretty(&rows)?)
-        .with_context(|| format!("failed to write {}", file.display()))?;
-    println!("written to {}", file.display());
-    Ok(())
+}
+
+/// The first number of /proc/loadavg; empty where there is none.
+fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// Results in the form of docs/figures.
+fn figures(name: &str, load: &str, outcomes: &[Outcome]) -> Figures {
+    Figures {
+        command: format!("make experiments ONLY={name}"),
+        conditions: format!("load {load} at the beginning"),
+        columns: ["what", "measured", "original", "limit"].map(str::to_owned).to_vec(),
+        rows: outcomes.iter().map(row).collect(),
+        ..Figures::default()
+    }
+}
+
+fn row(outcome: &Outcome) -> Vec<String> {
+    let known = |text: &str| if text == "-" { String::new() } else { text.to_owned() };
+    let missed = if outcome.pass { "" } else { " (missed)" };
+    let limit = format!("{}{missed}", outcome.limit);
+    vec![outcome.what.clone(), outcome.ours.clone(), known(outcome.original), limit]
 }

@@ -1,8 +1,8 @@
 //! What sampling costs: instructions per sample of vmscope, of perf and of an empty BPF program, counted by
 //! a virtual host whose time is its own instructions.
 //!
-//! Prints a table and writes `target/overhead.json`; compares with `tests/perf/overhead.json`. Exit code 1 when
-//! vmscope costs more than it may.
+//! Prints a table and writes `target/overhead.json` and `target/figures/overhead.toml`; compares with
+//! `tests/perf/overhead.json`. Exit code 1 when vmscope costs more than it may.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,6 +46,7 @@ fn run(args: &Args) -> anyhow::Result<bool> {
     let figures = json!({ "rows": rows });
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from);
     write(&target.join("overhead.json"), &figures)?;
+    overhead::table(&measured).write_new("overhead")?;
     let checked_in = root().join("tests/perf/overhead.json");
     if args.update {
         write(&checked_in, &figures)?;

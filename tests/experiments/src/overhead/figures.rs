@@ -1,10 +1,11 @@
 //! From times to instructions per sample.
 
+use acceptance::figures::Figures;
 use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::configuration::{
-    ALONE, COMPARED, Collector, Configuration, HEAD_START_S, Period, RIVAL,
+    ALONE, COLLECTORS, COMPARED, Collector, Configuration, HEAD_START_S, PERIODS, Period, RIVAL,
 };
 
 /// The deterministic host runs one instruction in 2 ns.
@@ -98,6 +99,38 @@ impl Measured {
             "per_cent": (self.per_cent() * 1000.0).round() / 1000.0,
             "original_per_cent": self.configuration.period.original,
         })
+    }
+}
+
+/// A row for each collector and a column for each period, in the form of docs/figures.
+#[must_use]
+pub fn table(all: &[Measured]) -> Figures {
+    let cells = |collector: Collector, value: &dyn Fn(&Measured) -> Option<String>| {
+        let of_period = |period: &Period| find(all, collector, period.ns).and_then(value);
+        PERIODS.iter().map(|period| of_period(period).unwrap_or_default()).collect::<Vec<_>>()
+    };
+    let row = |title: String, cells: Vec<String>| [vec![title], cells].concat();
+    let mut rows = Vec::new();
+    for collector in COLLECTORS {
+        let instructions = cells(collector, &|m| Some(format!("{:.0}", m.instructions)));
+        rows.push(row(format!("`{}`", collector.name()), instructions));
+        if [COMPARED, RIVAL].contains(&collector) {
+            let above = cells(collector, &|m| Some(format!("{:.0}", m.above_floor(all)?)));
+            rows.push(row("... above an empty BPF program".to_owned(), above));
+        }
+    }
+    let per_cent = cells(COMPARED, &|m| Some(format!("{:.3}", m.per_cent())));
+    let title = format!("`{}`, per cent of a CPU at 1 instruction per ns", COMPARED.name());
+    rows.push(row(title, per_cent));
+    let original = PERIODS.map(|period| period.original.to_string());
+    rows.push(row("... original".to_owned(), original.to_vec()));
+    let periods = PERIODS.map(|period| format!("{} ms", f64::from(period.ns) / 1e6));
+    Figures {
+        command: "make overhead".to_owned(),
+        conditions: "deterministic host".to_owned(),
+        columns: row("period".to_owned(), periods.to_vec()),
+        rows,
+        ..Figures::default()
     }
 }
 
@@ -197,6 +230,17 @@ mod test {
         let mut again = measured(COMPARED, 2510.0);
         again.configuration.again = true;
         assert_eq!(spread(&[again, m]).map(f64::round), Some(10.0));
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_collector() {
+        let all = [measured(Collector::Floor, 2000.0), measured(COMPARED, 2500.0)];
+        let figures = table(&all);
+        assert_eq!(figures.columns, ["period", "2.5 ms", "1 ms", "0.1 ms"]);
+        assert_eq!(figures.rows.len(), COLLECTORS.len() + 4);
+        let name = format!("`{}`", COMPARED.name());
+        assert_eq!(figures.rows[1], [name.as_str(), "", "2500", ""]);
+        assert_eq!(figures.rows[2], ["... above an empty BPF program", "", "500", ""]);
     }
 
     #[test]

@@ -10,4 +10,4 @@ pub use configuration::{
     COLLECTORS, COMPARED, Collector, Configuration, PERIODS, Period, RECORDED, RECORDED_S, RIVAL,
     WINDOWS, all,
 };
-pub use figures::{MAX_ABOVE_FLOOR, Measured, broken_promises, find, regressions, spread};
+pub use figures::{MAX_ABOVE_FLOOR, Measured, broken_promises, find, regressions, spread, table};
