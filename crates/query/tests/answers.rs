@@ -1,6 +1,6 @@
 //! Answers over real result tables, by the real engine.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,6 @@
 //! Windows: a recording is packed, and comes out as it was.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! Files that stop the process that reads them, or make it lie: each costs its own names. This program is that process, too:
 //! it stands for a reader that such files have taken over.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fs::File;
