@@ -45,7 +45,6 @@ pub struct Replay {
     pub fingerprint: String,
     /// Hosts, named `NAME-0001` and so on.
     pub name: String,
-    /// How many.
     pub hosts: u32,
     /// Windows of each host; `None`: until `limit`.
     pub rounds: Option<u64>,

@@ -43,10 +43,8 @@ const START_WAIT: Duration = Duration::from_secs(30);
 /// Why the agent ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Its configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Its folder.
     #[error("{0}")]
     State(String),
     /// Another agent has the folder.
@@ -57,12 +55,7 @@ pub enum RunError {
     Collect(#[from] CollectError),
     /// The address of its metrics.
     #[error("failed to serve metrics on {address}")]
-    Metrics {
-        /// Which.
-        address: std::net::SocketAddr,
-        /// Why.
-        source: std::io::Error,
-    },
+    Metrics { address: std::net::SocketAddr, source: std::io::Error },
     /// One that has no end.
     #[error("the {0} has failed: start the agent again")]
     Thread(String),
@@ -287,7 +280,6 @@ struct Agent {
     budget: Budget,
     /// When the window under way ends.
     edge: Instant,
-    /// When it began.
     began: Instant,
     cpu_before: Duration,
     suspended_before: Duration,

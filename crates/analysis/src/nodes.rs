@@ -41,11 +41,9 @@ pub enum NodeMemory {
 /// What a VM has on the nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VmNodes {
-    /// Its name.
     pub vm: String,
     /// Its guest time, in samples.
     pub guest: GuestTimeByNode,
-    /// Its memory.
     pub memory: NodeMemory,
     /// The remote share of its guest time: 0 to 1.
     pub remote: Option<f64>,

@@ -11,7 +11,6 @@ use crate::vcpu_timeline::{PlaceId, VcpuTimeline, VcpuTimelines};
 /// One vCPU's window. The accounts add up to `wall_ns`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Overview {
-    /// Its VM's name.
     pub vm: String,
     /// Its number in the VM.
     pub vcpu: u32,
@@ -38,7 +37,6 @@ pub struct Share {
     pub name: String,
     /// A function's process; empty otherwise.
     pub process: String,
-    /// How long.
     pub ns: u64,
 }
 

@@ -10,13 +10,11 @@ use crate::{Query, Unsampled, VmNodes};
 /// Who used the time. The rows, with `other`, add up to `total`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
-    /// What was queried.
     pub query: Query,
     /// The VM's name, when one was requested.
     pub vm: Option<String>,
     /// What it was queried of.
     pub header: Header,
-    /// The recording's VMs.
     pub vms: Vec<VmSummary>,
     /// Samples, including those expected of a guest and not seen.
     pub total: u64,
@@ -43,7 +41,6 @@ pub struct Profile {
 pub struct VmSummary {
     /// Its row of the tables.
     pub vm: Vm,
-    /// How many vCPUs it had.
     pub n_vcpus: usize,
 }
 
@@ -82,9 +79,7 @@ impl Shares {
 /// A line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// How many samples.
     pub samples: u64,
-    /// Of what.
     pub label: Label,
 }
 
@@ -97,7 +92,6 @@ pub struct Label {
     pub process: Option<String>,
     /// Process id in its owner's numbering.
     pub pid: Option<u32>,
-    /// Thread name.
     pub thread: Option<String>,
     /// Thread id in its owner's numbering.
     pub tid: Option<u32>,
@@ -120,7 +114,6 @@ pub struct Label {
 /// AttributionLevel time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
-    /// A guest's.
     Guest,
     /// Of a VM's own process on the host: QEMU, and KVM for it.
     Vmm,
@@ -174,9 +167,7 @@ impl Side {
 /// The rows that the limit cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Other {
-    /// How many rows.
     pub rows: usize,
-    /// Their samples.
     pub samples: u64,
 }
 
@@ -189,9 +180,7 @@ pub struct Unresolved {
     pub subject: String,
     /// The function's module, when that is known.
     pub module: Option<String>,
-    /// Why.
     pub reason: String,
-    /// How many samples.
     pub samples: u64,
 }
 

@@ -9,7 +9,6 @@ pub enum View {
     Unified,
     /// The host; an interrupted guest shows as one `[vmname]` line.
     Host,
-    /// One guest.
     Guest,
     /// The host without the samples that interrupted a guest.
     Native,
@@ -20,11 +19,8 @@ pub enum View {
 pub enum By {
     /// A function in a process.
     Function,
-    /// A process.
     Process,
-    /// A thread.
     Thread,
-    /// A module.
     Module,
     /// A VM, a VM's VMM, the rest of the host.
     Vm,
@@ -46,7 +42,6 @@ pub struct Selection {
 /// A profile's question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
-    /// Which samples.
     pub selection: Selection,
     /// What a line stands for.
     pub by: By,
@@ -69,28 +64,13 @@ pub enum SelectError {
     NoVms,
     /// No VM of that name.
     #[error("no VM named {name:?} in this recording; it has: {known}")]
-    UnknownVm {
-        /// The requested name.
-        name: String,
-        /// Those there are.
-        known: String,
-    },
+    UnknownVm { name: String, known: String },
     /// The guest view needs to know whose.
     #[error("choose a VM with --vm: {known}")]
-    VmNeeded {
-        /// Those there are.
-        known: String,
-    },
+    VmNeeded { known: String },
     /// No vCPU of that number.
     #[error("VM {vm:?} has no vCPU {vcpu} in this recording; it has: {known}")]
-    UnknownVcpu {
-        /// The VM.
-        vm: String,
-        /// The requested number.
-        vcpu: u32,
-        /// Those there are.
-        known: String,
-    },
+    UnknownVcpu { vm: String, vcpu: u32, known: String },
 }
 
 impl View {

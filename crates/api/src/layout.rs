@@ -49,24 +49,19 @@ pub enum ToDestination {
     /// The VM runs at the destination.
     Arrived,
     /// The VM stays at the source.
-    Abandoned {
-        /// Why.
-        reason: String,
-    },
+    Abandoned { reason: String },
 }
 
 /// From the host that a VM goes to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ToSource {
-    /// To `Hello`.
     Hello {
         /// The destination's version.
         version: u32,
     },
     /// Something began that takes its time.
     Progress {
-        /// What.
         text: String,
     },
     /// The VM may come.
@@ -78,21 +73,17 @@ pub enum ToSource {
     },
     /// The VM may not come.
     Refused {
-        /// Why.
         reason: String,
     },
-    /// Where everything is.
     Layout(HostLayout),
 }
 
 /// A VM that is to be migrated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Its name.
     pub vm: String,
     /// Its UUID, if it has one.
     pub uuid: Option<String>,
-    /// Its vCPUs.
     pub vcpus: u32,
     /// Bytes of its memory.
     pub memory: u64,
@@ -100,7 +91,6 @@ pub struct Offer {
     pub ran_s: f64,
     /// The policy to plan by; `None`: the destination's.
     pub policy: Option<String>,
-    /// Who starts its QEMU.
     pub started_by: StartedBy,
 }
 
@@ -128,11 +118,9 @@ pub struct Counters {
 /// What was counted for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// For how long.
     pub seconds: f64,
     /// Misses of the last level cache.
     pub misses: f64,
-    /// Instructions.
     pub instructions: Option<f64>,
     /// The part of its accesses that went to another node.
     pub remote: Option<f64>,
@@ -153,7 +141,6 @@ pub struct HostLayout {
     pub moved_ns: u64,
     /// Whether the VM did not run here yet, when it was read where everything is.
     pub before_switch_over: bool,
-    /// The VMs.
     pub vms: Vec<VmLayout>,
     /// What the reader should know.
     pub notes: Vec<String>,
@@ -162,7 +149,6 @@ pub struct HostLayout {
 /// Where a VM was, is to be and is.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct VmLayout {
-    /// Its name.
     pub name: String,
     /// Whether it is the one that is migrated.
     pub arrives: bool,
@@ -195,11 +181,9 @@ pub struct Place {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Order {
-    /// Migrate a VM.
     Migrate(MigrateOrder),
     /// Prepare the destinations of migrations that others start.
     Watch {
-        /// The policy.
         policy: Option<String>,
         /// The only peer to query.
         to: Option<String>,
@@ -211,7 +195,6 @@ pub enum Order {
 /// What to migrate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MigrateOrder {
-    /// The VM.
     pub vm: String,
     /// The peer.
     pub to: String,
@@ -227,24 +210,20 @@ pub struct MigrateOrder {
 pub enum DaemonEvent {
     /// Something began that takes its time.
     Progress {
-        /// What.
         text: String,
     },
     /// The order can't be carried out.
     Failed {
-        /// Why.
         reason: String,
         /// Whether the order itself is wrong.
         is_usage: bool,
     },
-    /// A migration is over.
     Migrated(Box<Migrated>),
 }
 
 /// What came of a migration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Migrated {
-    /// The VM.
     pub vm: String,
     /// The peer; `None`: none that we know.
     pub to: Option<String>,

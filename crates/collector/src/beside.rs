@@ -11,11 +11,9 @@ use crate::record::{Recorder, Unfinished};
 /// What is recorded while a trace goes on.
 #[derive(Debug)]
 pub(crate) enum Beside {
-    /// Nothing else.
     Nothing,
     /// Samples, when the trace has begun.
     Attaching(Box<Recorder>),
-    /// Samples.
     Sampling(Box<Recorder>),
     /// Samples up to the trace's end.
     Sampled(Box<Unfinished>),

@@ -28,13 +28,7 @@ pub enum GuestError {
         "failed to lock {}: {source} (make its folder for this user, or name one in RUNTIME_DIRECTORY)",
         path.display()
     )]
-    PortLock {
-        /// The lock file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The VM has ended.
+    PortLock { path: PathBuf, source: std::io::Error },
     #[error("the VM is gone")]
     VmGone,
     /// The VM has ended, and its channel may lead to another one by now.
@@ -125,7 +119,6 @@ pub enum GuestError {
     /// The thread that asks it has ended.
     #[error("the query failed")]
     WorkerEnded,
-    /// The recorder has ended.
     #[error("the recording has ended")]
     RecorderEnded,
 }

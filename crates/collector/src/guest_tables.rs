@@ -21,7 +21,6 @@ use crate::resets::{KernelCode, Resets};
 /// What the host saw of guests itself.
 #[derive(Debug)]
 pub(crate) struct Seen<'a> {
-    /// The recording's begin.
     pub(crate) start: HostNs,
     pub(crate) resets: &'a Resets,
 }

@@ -15,7 +15,6 @@ use crate::{Naming, Roots};
 pub struct SessionPlan {
     /// Where Linux keeps what is read.
     pub roots: Roots,
-    /// How to sample.
     pub sampling: Sampling,
     /// What tells when a vCPU lost and got its CPU.
     pub off_cpu_source: OffCpuSource,
@@ -23,7 +22,6 @@ pub struct SessionPlan {
     pub exits: Exits,
     /// Whether processes' starts, ends and mappings are followed.
     pub process_events: ProcessEvents,
-    /// Queries to guests.
     pub guests: GuestQuestions,
     /// Version to write into headers.
     pub vmscope_version: String,
@@ -69,7 +67,6 @@ pub struct Sampling {
 pub enum Exits {
     /// By vCPU and reason.
     Counted,
-    /// Not at all.
     NotCounted,
 }
 
@@ -94,7 +91,6 @@ pub enum GuestQuestions {
         /// How long sampling waits for their first answers: what ends before a guest's log begins has no name.
         wait: Duration,
     },
-    /// Nothing.
     Off,
 }
 
@@ -102,28 +98,19 @@ pub enum GuestQuestions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     /// Sampling has begun on this many CPUs; these VMs run.
-    Sampling {
-        /// CPUs.
-        cpus: usize,
-        /// VMs' names.
-        vms: Vec<String>,
-    },
+    Sampling { cpus: usize, vms: Vec<String> },
     /// A VM was found in mid-recording.
     VmFound(String),
     /// A VM's process has ended.
     VmEnded(String),
-    /// Trace events come in.
     Tracing {
-        /// CPUs of the host.
         cpus: usize,
         /// Probes that can't be used here, with the reason.
         missing: Vec<(String, String)>,
     },
-    /// Trace events so far.
     SoFar {
         /// Events stored.
         events: u64,
-        /// Events lost.
         lost: u64,
     },
     /// What the command wrote in a guest, safe to print.
@@ -163,9 +150,7 @@ pub trait Control {
 /// What was recorded.
 #[derive(Debug, Clone)]
 pub struct Collected {
-    /// The finished recording's header.
     pub header: Header,
-    /// Sizes.
     pub summary: recording::Summary,
     /// CPU time that telling their maps cost the guests, ns, by VM.
     pub guest_cpu_ns: Vec<(String, u64)>,

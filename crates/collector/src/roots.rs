@@ -6,9 +6,7 @@ use std::path::PathBuf;
 /// The roots of everything that is read of a host. Tests have their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Roots {
-    /// `/proc`.
     pub proc: PathBuf,
-    /// `/sys`.
     pub sys: PathBuf,
     /// Control groups, version 2.
     pub cgroups: PathBuf,

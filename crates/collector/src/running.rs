@@ -27,7 +27,6 @@ pub struct Running {
 /// How a command ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// By itself.
     Itself(ExitStatus),
     /// The recording ended first, and the command got SIGTERM: those of its processes that went on all the same.
     WithRecording(Vec<Process>),

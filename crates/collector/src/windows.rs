@@ -38,7 +38,6 @@ pub struct Window {
     pub quotas: Quotas,
     /// All VMs met so far.
     pub vms: Vec<Vm>,
-    /// Their vCPUs.
     pub vcpus: Vec<Vcpu>,
     /// How the guests of those that run can be reached.
     pub processes: Vec<(VmId, VmProcess)>,

@@ -18,18 +18,11 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Why a file can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It can't be read.
     #[error("failed to read {}: {reason}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: io::Error,
-    },
+    Read { path: PathBuf, reason: io::Error },
     /// What it says is not known, or can't be done.
     #[error("{}: {reason}", path.display())]
     Invalid {
-        /// The file.
         path: PathBuf,
         /// What, and where.
         reason: String,

@@ -47,7 +47,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is to be carried out.
 pub struct Experiment<'a> {
-    /// The plan.
     pub plan: &'a Plan,
     /// What guests of each of the plan's ladders boot, in their order.
     pub boots: Vec<Boot>,
@@ -55,9 +54,7 @@ pub struct Experiment<'a> {
     pub out: PathBuf,
     /// What was measured before.
     pub done: Vec<Run>,
-    /// The `vmscope` program.
     pub vmscope: PathBuf,
-    /// Where symbols are kept.
     pub symbols: PathBuf,
     /// Whether it is to end.
     pub interrupted: &'a dyn Fn() -> bool,

@@ -12,7 +12,6 @@ use crate::error::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// The plan.
     pub plan: PathBuf,
     /// What guests of each of the plan's ladders boot.
     pub boots: Vec<Boot>,

@@ -63,13 +63,10 @@ pub(crate) struct Shift {
 /// What a value did.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Event {
-    /// Nothing.
     None,
-    /// A change began.
     Began(Shift),
     /// The change goes on; the level now.
     Lasts(f32),
-    /// The change is over.
     Over,
     /// It has lasted so long that it is normal now.
     Normal,

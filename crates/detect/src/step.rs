@@ -18,7 +18,6 @@ pub(crate) struct Step {
     pub(crate) at: usize,
     /// It lies here with a probability of 95 %: first and last possible `at`.
     pub(crate) interval: (usize, usize),
-    /// By how much.
     pub(crate) size: f64,
     /// Its size in standard errors: 0 if nothing is there.
     pub(crate) score: f64,
@@ -27,7 +26,6 @@ pub(crate) struct Step {
 /// What the values do beside the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trend {
-    /// Nothing.
     Constant,
     /// They follow a parabola.
     Quadratic,

@@ -20,11 +20,9 @@ pub const MOST_OTHERS: usize = 24;
 /// A function of a program. What is not known is empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Code {
-    /// Process name.
     pub process: String,
     /// Path of its module, or a name in brackets.
     pub module: String,
-    /// Function.
     pub function: String,
 }
 
@@ -90,7 +88,6 @@ impl Owner {
 /// Time of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionTime {
-    /// Which.
     pub code: Code,
     /// In the guest's states: its time without stolen time.
     pub ns: u64,
@@ -110,7 +107,6 @@ pub struct ExitUse {
 /// What an owner did with the host's CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct OwnerUse {
-    /// How long.
     pub ns: u64,
     /// Its functions, the most expensive first.
     pub functions: Vec<FunctionTime>,
@@ -119,7 +115,6 @@ pub struct OwnerUse {
 /// A VM in a window.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct VmSummary {
-    /// Its vCPUs.
     pub vcpus: u32,
     /// Time of all its vCPUs by state.
     pub states: BTreeMap<VcpuTimeState, u64>,
@@ -129,7 +124,6 @@ pub struct VmSummary {
     pub processes: BTreeMap<String, u64>,
     /// Who had the CPU while it waited for one.
     pub thieves: BTreeMap<Owner, u64>,
-    /// VM exits by reason.
     pub exits: BTreeMap<String, ExitUse>,
     /// Build ids of modules whose code ran, where they are known.
     pub builds: BTreeMap<String, String>,
@@ -195,7 +189,6 @@ pub struct Summary {
     pub window_ns: u64,
     /// First instant, s since 1970.
     pub start_s: u32,
-    /// Length.
     pub length_ns: u64,
     /// CPUs that were sampled.
     pub cpus: u32,
@@ -203,11 +196,9 @@ pub struct Summary {
     pub kernel: String,
     /// Time between two samples of a CPU.
     pub period_ns: u64,
-    /// Samples taken.
     pub samples: u64,
     /// Samples taken and lost, and interrupts that never came.
     pub samples_missing: u64,
-    /// Its VMs by name.
     pub vms: BTreeMap<String, VmSummary>,
     /// Who had the host's CPUs: VMs, and by name processes and kernel threads, which are not distinguished here.
     pub owners: BTreeMap<Owner, OwnerUse>,

@@ -144,7 +144,6 @@ impl<K: Ord + Clone> Group<K> {
 /// What the series of a group have in common in a window.
 struct Window<'w> {
     at_s: u32,
-    /// The windows before.
     before: &'w VecDeque<(u32, f32)>,
     /// Samples that shares are of; 0: they are none.
     samples: f32,

@@ -12,11 +12,9 @@ use view::clean;
 /// A recording's vCPUs and pCPUs in time, or a part of them.
 #[derive(Debug, Clone, Copy)]
 pub struct Chart<'a> {
-    /// Who did what when.
     pub axis: &'a VcpuTimelines,
     /// What the axis' ids refer to.
     pub tables: &'a Tables,
-    /// The recording's facts.
     pub header: &'a Header,
     /// Only this VM; `None`: all.
     pub vm: Option<VmId>,

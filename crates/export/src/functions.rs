@@ -8,17 +8,13 @@ const MOST_NAME: usize = 160;
 /// A function of a process of a VM. What is not known is empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct GuestFunction {
-    /// The host's name.
     pub host: String,
-    /// The VM's name.
     pub vm: String,
-    /// Process name.
     pub process: String,
     /// Process id in the guest.
     pub pid: Option<u32>,
     /// Path of the module, or a name in brackets.
     pub module: String,
-    /// Function.
     pub function: String,
 }
 
@@ -38,7 +34,6 @@ pub struct FunctionCost {
 pub struct Functions {
     /// Its first instant, ns since 1970.
     pub start_unix_ns: u64,
-    /// Its length.
     pub length_ns: u64,
     /// Each function once.
     pub costs: BTreeMap<GuestFunction, FunctionCost>,

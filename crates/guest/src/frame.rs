@@ -14,7 +14,6 @@ pub enum FrameError {
     TooLong {
         /// What the frame says.
         length: usize,
-        /// What is allowed.
         limit: usize,
     },
     /// A frame's content is not the message.
@@ -27,7 +26,6 @@ pub enum FrameError {
 pub(crate) struct Frame {
     /// The session it belongs to.
     pub(crate) session: u64,
-    /// The message, encoded.
     pub(crate) content: Vec<u8>,
 }
 

@@ -17,7 +17,6 @@ const MAX_SYS_BYTES: u64 = 64 << 10;
 /// A node as the kernel describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NumaNode {
-    /// Its number.
     pub id: u32,
     /// Its CPUs that are online.
     pub cpus: Vec<u32>,
@@ -34,11 +33,9 @@ pub struct NumaNode {
 /// A mapping of a process, and where its pages are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NumaMapping {
-    /// Its first address.
     pub start: u64,
     /// Its memory policy is the default one.
     pub default_policy: bool,
-    /// Bytes of a page.
     pub page_bytes: u64,
     /// Pages on each node, by the node's number.
     pub pages: Vec<(u32, u64)>,

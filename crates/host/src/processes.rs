@@ -34,7 +34,6 @@ const LONG_MAPS: u64 = 64 << 20;
 /// A process from one exec to the next, or to its end.
 #[derive(Debug, Clone, Default)]
 pub struct ProcessImage {
-    /// Process id.
     pub pid: u32,
     /// Its name (`comm`).
     pub name: String,
@@ -42,7 +41,6 @@ pub struct ProcessImage {
     pub start: Option<HostNs>,
     /// Valid until; `None`: still there.
     pub end: Option<HostNs>,
-    /// Its threads' names.
     pub threads: BTreeMap<u32, String>,
     /// Its executable mappings.
     pub mappings: Mappings,

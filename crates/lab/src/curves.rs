@@ -14,7 +14,6 @@ use crate::run::{Class, CpuUse, Run};
 /// A figure against the number of VMs, a curve for each treatment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curves {
-    /// What it shows.
     pub title: String,
     /// What the figure is in.
     pub unit: &'static str,
@@ -25,7 +24,6 @@ pub struct Curves {
 /// One curve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// What it is called.
     pub name: String,
     /// (VMs, figure), upwards.
     pub points: Vec<(u32, f64)>,
@@ -34,7 +32,6 @@ pub struct Series {
 /// Parts of a whole at each number of VMs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stacks {
-    /// What it shows.
     pub title: String,
     /// What the parts are called.
     pub parts: Vec<String>,

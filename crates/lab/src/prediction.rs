@@ -23,7 +23,6 @@ use crate::statistics::line;
 /// What was measured at a number of VMs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// VMs.
     pub vms: u32,
     /// CPUs that were busy on average.
     pub busy_cpus: f64,

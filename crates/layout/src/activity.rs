@@ -5,7 +5,6 @@ use crate::load::{Sample, counted_remote};
 /// What a VM did for a while.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Activity {
-    /// How long.
     pub seconds: f64,
     /// CPU time in which its guest ran, of all vCPUs, in seconds.
     pub guest_s: f64,

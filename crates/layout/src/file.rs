@@ -24,13 +24,7 @@ const USUAL_MOVE_BYTES_PER_S: u64 = 1 << 30;
 pub enum FileError {
     /// It is no TOML of the documented form.
     #[error("line {line}: {problem}")]
-    Form {
-        /// Which line.
-        line: usize,
-        /// What.
-        problem: String,
-    },
-    /// It is too large.
+    Form { line: usize, problem: String },
     #[error("it has {0} bytes: at most {MAX_FILE_BYTES} are allowed")]
     Size(usize),
     /// A size such as `5G` that is none.
@@ -47,12 +41,7 @@ pub enum FileError {
     Load(#[from] LoadError),
     /// What one VM says does not fit together.
     #[error("VM {vm}: {problem}")]
-    Vm {
-        /// Its name.
-        vm: String,
-        /// What.
-        problem: &'static str,
-    },
+    Vm { vm: String, problem: &'static str },
     /// A node's memory is not enough for the VMs that run there.
     #[error("node {0} has less memory than the VMs have there")]
     Full(u32),

@@ -27,18 +27,14 @@ pub enum Group {
     Interrupt,
     /// Memory and caches.
     Memory,
-    /// Devices.
     Io,
-    /// Not known here.
     Other,
 }
 
 /// An operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Operation<'n> {
-    /// Its name.
     pub name: &'n str,
-    /// Its kind.
     pub group: Group,
     /// What it does; empty: not known.
     pub title: &'static str,

@@ -37,16 +37,13 @@ const HIDES: f64 = 4.0;
 /// Whether an operation exits to the VMM.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// It does.
     Exits {
         /// What that costs, in ticks of the VM's TSC.
         ticks: f64,
         /// The same in time.
         ns: f64,
     },
-    /// It does not.
     DoesNot,
-    /// Undecided.
     CantSay(VerdictReason),
 }
 
@@ -55,7 +52,6 @@ pub enum Verdict {
 pub enum VerdictReason {
     /// A machine has no figure.
     NoFigure {
-        /// Its name.
         label: String,
         /// What it has instead.
         why: String,

@@ -56,7 +56,6 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Incoming {
-    /// Its name.
     pub vm: String,
     /// The peers that it may come from; none: from all.
     #[serde(default)]

@@ -48,7 +48,6 @@ pub(crate) struct Destination<'a> {
     pub(crate) records: &'a Records,
     /// One plan at a time is made and carried out.
     pub(crate) planning: &'a Mutex<()>,
-    /// Who asks.
     pub(crate) peer: &'a str,
     /// By which of our addresses it reaches us.
     pub(crate) address: IpAddr,

@@ -29,14 +29,11 @@ pub struct Identity {
 /// Why there is none.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The file.
     #[error("failed to {action} {}: {source}", path.display())]
     File {
         /// Verb.
         action: &'static str,
-        /// Which.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// It holds something else.

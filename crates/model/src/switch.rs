@@ -8,13 +8,10 @@ use crate::{
 /// One event of a vCPU's thread on the host's time axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
-    /// When.
     pub time: HostNs,
     /// The CPU it left or got, or on whose queue it was put.
     pub cpu: CpuId,
-    /// Whose thread.
     pub vcpu: VcpuId,
-    /// What.
     pub event: SwitchEvent,
 }
 
@@ -29,11 +26,9 @@ pub struct Switch {
 pub enum SwitchEvent {
     /// It left the CPU.
     Out {
-        /// Why.
         off_cpu: OffCpuReason,
         /// Who got the CPU; 0 is the idle task.
         pid: Pid,
-        /// Its thread.
         tid: Tid,
         /// Last VM-exit reason, as `VcpuSample::exit_reason`.
         exit_reason: u32,
@@ -44,7 +39,6 @@ pub enum SwitchEvent {
     In {
         /// Who had the CPU before.
         pid: Pid,
-        /// Its thread.
         tid: Tid,
     },
     /// It was woken: from now on it waits for a CPU.
@@ -66,13 +60,9 @@ pub enum SwitchEvent {
 /// Where a guest stands while its vCPU does not run; fields as in `VcpuSample`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GuestAt {
-    /// Guest instruction pointer.
     pub ip: GuestVirt,
-    /// Guest page-table base.
     pub cr3: Option<Cr3>,
-    /// Guest FS base.
     pub fs_base: GuestVirt,
-    /// Guest privilege level.
     pub cpl: u8,
     /// The stack its kernel is on.
     pub kernel_stack: Option<KernelStack>,

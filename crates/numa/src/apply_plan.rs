@@ -26,7 +26,6 @@ use crate::read::{HostVm, NumaError, VmProcess, started};
 pub struct CarriedOut {
     /// VMs whose vCPUs or memory were to move, in the plan's order.
     pub vms: Vec<Applied>,
-    /// Time that it took.
     pub took: Duration,
     /// What failed; other VMs were moved all the same.
     pub failures: Vec<NumaError>,
@@ -37,7 +36,6 @@ pub struct CarriedOut {
 /// What was done to a VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
-    /// Its process.
     pub pid: Pid,
     /// The VM's name.
     pub name: String,
@@ -47,16 +45,13 @@ pub struct Applied {
     pub wanted: u64,
     /// Bytes that moved: the kernel says so of each page.
     pub moved: u64,
-    /// Why it is where it was.
     pub stays: Option<String>,
 }
 
 /// The folders of the kernel's files.
 #[derive(Debug, Clone, Copy)]
 pub struct Roots<'a> {
-    /// `/sys`.
     pub sys: &'a Path,
-    /// `/proc`.
     pub proc: &'a Path,
 }
 

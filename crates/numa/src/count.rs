@@ -17,11 +17,8 @@ use crate::resctrl::{Bytes, Group, group_of};
 /// VMs, and the machine that they run on.
 #[derive(Debug, Clone, Copy)]
 pub struct Watched<'a> {
-    /// `/sys`.
     pub sys: &'a Path,
-    /// `/proc`.
     pub proc: &'a Path,
-    /// The VMs.
     pub vms: &'a [VmProcess],
     /// As KVM knows them.
     pub found: &'a [FoundVm],

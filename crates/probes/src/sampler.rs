@@ -35,9 +35,7 @@ const PROGRAMS: [&str; 9] = [
 /// What to sample, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The CPUs to sample.
     pub cpus: Vec<u32>,
-    /// What makes the interrupts.
     pub trigger: Trigger,
     /// ns between samples of a CPU for cpu-clock, cycles for the cycle counter.
     pub period: u64,
@@ -45,7 +43,6 @@ pub struct Options {
     pub slots: u32,
     /// Host call stacks by frame pointers.
     pub call_graph: bool,
-    /// CPU vendor.
     pub vendor: Vendor,
 }
 

@@ -63,7 +63,6 @@ pub struct Scope {
     pub from: Option<DateTime<Utc>>,
     /// The instant after the last.
     pub to: Option<DateTime<Utc>>,
-    /// Of one host.
     pub host: Option<String>,
 }
 
@@ -93,7 +92,6 @@ pub(crate) struct Windows {
     stems: BTreeSet<String>,
     /// Packs, in the same way.
     packs: BTreeMap<String, Arc<Pack>>,
-    /// How many windows they have.
     packed: usize,
     /// When they were listed: what is known from before does not count.
     found: Instant,

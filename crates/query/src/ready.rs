@@ -10,7 +10,6 @@ use crate::QueryError;
 /// A ready-made query.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadyQuery {
-    /// Its name.
     pub name: &'static str,
     /// Its text: a comment that says what it is for, and one `SELECT`.
     pub sql: &'static str,

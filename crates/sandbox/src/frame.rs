@@ -24,7 +24,6 @@ const MAX_FILES: usize = 2;
 pub(crate) enum Broken {
     /// The other side is gone.
     Closed,
-    /// The deadline has passed.
     Late,
     /// It is too long, or has too many descriptors.
     TooLong,

@@ -33,10 +33,8 @@ const MAX_LAST_WAIT: Duration = Duration::from_millis(100);
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// There is no child.
     #[error("failed to start a process without privileges: {0}")]
     Start(String),
-    /// The child ended.
     #[error("the process that parsed it {0}")]
     Ended(String),
     /// It was waited for long enough.

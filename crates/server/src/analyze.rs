@@ -53,7 +53,6 @@ pub(crate) struct Queue {
 struct State {
     /// Those that came just now: taken first.
     new: Waiting,
-    /// Those that were found.
     found: Waiting,
     /// Those that wait or are being analysed.
     known: HashSet<DayWindow>,

@@ -44,9 +44,7 @@ pub struct WorkTime {
     pub part: Option<Part>,
     /// Who worked; `None`: several at once.
     pub worker: Option<IpAddr>,
-    /// From.
     pub begin: CaptureNs,
-    /// To.
     pub end: CaptureNs,
 }
 
@@ -55,7 +53,6 @@ pub struct WorkTime {
 pub struct PartSum {
     /// Requests that have such times.
     pub requests: u64,
-    /// What they went to.
     pub spent: Spent,
 }
 

@@ -43,7 +43,6 @@ pub enum Counter {
     Evicted,
     /// Those that speak none of the protocols.
     OtherProtocol,
-    /// HTTP connections.
     HttpConnections,
     /// HTTP/2 connections, which can't be split.
     Http2,

@@ -98,13 +98,10 @@ impl Unknown {
 /// A time and what it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartTime {
-    /// What.
     pub part: Part,
     /// Who worked: the web server or the database; `None`: several databases at once.
     pub worker: Option<IpAddr>,
-    /// From.
     pub begin: CaptureNs,
-    /// To.
     pub end: CaptureNs,
 }
 

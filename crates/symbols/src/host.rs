@@ -28,7 +28,6 @@ pub struct HostSource {
     kernel: KernelNames,
     places: Places,
     files: Files,
-    /// What was found before.
     known: Known,
     /// Where files with the symbols of stripped ones are, by build id.
     debug_folder: Option<PathBuf>,

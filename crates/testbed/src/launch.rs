@@ -27,7 +27,6 @@ use crate::workload;
 /// One run of a scenario.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// The scenario file.
     pub scenario: PathBuf,
     /// The command and its arguments; when empty, the scenario's own.
     pub command: Vec<String>,
@@ -35,7 +34,6 @@ pub struct Run {
     pub out: Option<PathBuf>,
     /// The limit of the whole run.
     pub timeout: Duration,
-    /// Which host.
     pub host: HostChoice,
     /// The `vmscope` program; it is run inside the host.
     pub vmscope: PathBuf,

@@ -32,7 +32,6 @@ pub(crate) enum Event {
     Running,
     /// The command ended; the run is over.
     Ended(u8),
-    /// The run failed.
     Failed(String),
 }
 
@@ -79,14 +78,10 @@ pub(crate) enum Link {
     Ports {
         /// The command's output and errors.
         outputs: [File; 2],
-        /// Events.
         events: Mutex<File>,
     },
     /// On this machine: output is inherited.
-    Direct {
-        /// Events.
-        events: Sender<Event>,
-    },
+    Direct { events: Sender<Event> },
 }
 
 /// The launcher's orders.

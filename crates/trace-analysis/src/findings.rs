@@ -23,7 +23,6 @@ use crate::waits::{self, Classifier, Life, lives};
 /// Whose tasks are looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selection {
-    /// All tasks.
     Everyone,
     /// The command and all that it started.
     Command,
@@ -38,7 +37,6 @@ pub enum Selection {
 pub struct Findings<'a> {
     /// Names.
     pub tables: &'a TraceTables,
-    /// The machine.
     pub timeline: &'a Timeline,
     /// Whose tasks are looked at.
     pub selection: Selection,
@@ -61,7 +59,6 @@ pub struct Findings<'a> {
 /// A VM as its host saw it.
 #[derive(Debug)]
 pub struct OnHost<'a> {
-    /// The host.
     pub timeline: &'a Timeline,
     /// What the threads of its vCPUs did.
     pub side: HostSide,

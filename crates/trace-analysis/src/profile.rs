@@ -34,7 +34,6 @@ pub struct BusyMatrix {
     pub both_ns: u64,
     /// A disk and no CPU.
     pub disk_only_ns: u64,
-    /// Nothing.
     pub neither_ns: u64,
     /// No CPU is known to be busy, and of at least one it is not known whether it is; no disk is.
     pub unknown_ns: u64,

@@ -17,7 +17,6 @@ use crate::timeline::{Segment, State, Task, TaskId, Timeline};
 /// The tables of some tasks, and of what they make up.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct States {
-    /// All of them together.
     pub total: Table,
     /// Each task, in the requested order.
     pub tasks: Vec<(TaskId, Table)>,
@@ -30,9 +29,7 @@ pub struct States {
 /// All processes of one name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Named {
-    /// The name.
     pub name: String,
-    /// How many processes.
     pub n_processes: u64,
     /// Their tasks' time.
     pub table: Table,

@@ -45,7 +45,6 @@ pub struct Options {
     pub stacks: u32,
     /// The same of programs' stacks, by frame pointers; rounded up to a power of two.
     pub user_stacks: u32,
-    /// Whose events.
     pub filter: Filter,
     /// A process whose system calls, page faults and waits for locks are left out: the recorder itself. Its switches stay.
     pub exclude: Option<Pid>,
@@ -56,7 +55,6 @@ pub struct Options {
 /// what traced tasks waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filter {
-    /// Everybody's.
     None,
     /// Those given to `Tracer::follow`, and all tasks they make from then on.
     Tree,

@@ -39,7 +39,6 @@ pub enum StealBy {
 /// The request.
 #[derive(Debug, Clone)]
 pub struct StealQuery {
-    /// Of which VMs.
     pub vms: Vec<VmId>,
     /// Whether that is all of them.
     pub all: bool,

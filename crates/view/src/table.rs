@@ -9,7 +9,6 @@ use crate::text::{Keep, Width};
 pub struct Table {
     /// One or more lines above it; may be empty.
     pub title: String,
-    /// Its columns.
     pub columns: Vec<Column>,
     /// Its rows. A row may be shorter than the columns: its last cell then runs on over those that it lacks.
     pub rows: Vec<Row>,
@@ -71,7 +70,6 @@ pub enum Cell {
     Real(f64),
     /// The same with its sign.
     RealChange(f64),
-    /// `true` or `false`.
     Flag(bool),
     /// An object or an array, of which people and CSV see nothing. Its texts are clean.
     Json(serde_json::Value),
@@ -86,9 +84,7 @@ pub enum Unit {
     Count,
     /// Things, with commas between thousands for people.
     Grouped,
-    /// Nanoseconds.
     Ns,
-    /// Bytes.
     Bytes,
     /// Seconds since 1970; a date for people.
     UnixS,
@@ -103,7 +99,6 @@ pub enum Scale {
     Ns,
     /// Microseconds with three decimals, as the next ones.
     Us,
-    /// Milliseconds.
     Ms,
     /// Seconds.
     S,

@@ -11,9 +11,7 @@ use crate::{run, text};
 /// A result file.
 #[derive(Debug)]
 pub struct Results {
-    /// What is in it.
     pub json: Value,
-    /// The file.
     pub file: PathBuf,
     /// How long the run took, boots of hosts and all.
     pub took: Duration,

@@ -51,7 +51,6 @@ pub fn vmscope() -> anyhow::Result<PathBuf> {
 /// What a scenario's command left.
 #[derive(Debug)]
 pub struct Ran {
-    /// Its standard output.
     pub stdout: String,
     /// Its standard error, and the testbed's.
     pub stderr: String,

@@ -29,13 +29,11 @@ const AWAY: Duration = Duration::from_secs(3);
 pub struct Storm {
     /// Replayed hosts, of all senders together.
     pub hosts: usize,
-    /// Processes that send.
     pub senders: usize,
     /// Windows per second, of all senders together.
     pub rate: f64,
     /// For how long processes are killed.
     pub seconds: f64,
-    /// How many.
     pub kills: usize,
     /// Decides when and whom.
     pub seed: u64,

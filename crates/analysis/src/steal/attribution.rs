@@ -25,7 +25,6 @@ const KERNEL_SAMPLES: u64 = 3;
 pub enum AttributionLevel {
     /// A process of the guest.
     Process,
-    /// One of its threads.
     Thread,
     /// A function of a process.
     Function,
@@ -46,7 +45,6 @@ pub struct Attribution<'a> {
 enum Shows {
     /// The guest was here.
     Place,
-    /// Nothing.
     Nothing,
     /// What is on its other side says nothing about this side.
     Barrier,

@@ -18,7 +18,6 @@ pub struct Accounts {
 /// A vCPU's time, or the sum of several's.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TimeBreakdown {
-    /// All of it.
     pub accounts: Accounts,
     /// Type 1 by who had the CPU; adds up to `TimeAccount::StealOutside`.
     pub thieves: BTreeMap<Thief, u64>,

@@ -20,7 +20,6 @@ const CONFIDENCE: f64 = 1.96;
 /// Whose run time to correct.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
-    /// The VM.
     pub vm: VmId,
     /// Its process; `None`: the whole VM.
     pub process: Option<&'a ProcessFilter>,
@@ -51,7 +50,6 @@ pub enum UnknownTarget {
     /// No process of that name or id.
     #[error("no sample of process {name:?} in this VM; it has: {known}")]
     Process {
-        /// The request.
         name: String,
         /// Those with most samples.
         known: String,
@@ -59,7 +57,6 @@ pub enum UnknownTarget {
     /// No function of that name in the requested processes.
     #[error("no sample of function {name:?} there; it has: {known}")]
     Function {
-        /// The request.
         name: String,
         /// Those with most samples.
         known: String,

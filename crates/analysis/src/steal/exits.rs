@@ -35,13 +35,10 @@ pub struct ExitRow {
 /// The guest's code at an exit; nothing: not known.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Cause {
-    /// Process name.
     pub process: Option<String>,
     /// Its id in the guest.
     pub pid: Option<u32>,
-    /// Function.
     pub function: Option<String>,
-    /// Its module.
     pub module: Option<String>,
 }
 

@@ -21,17 +21,13 @@ pub struct Stolen {
 /// A process, thread or function of a guest. Fields that are not requested are `None`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Victim {
-    /// Process name.
     pub process: String,
     /// Its id in the guest.
     pub pid: Option<u32>,
-    /// Thread name.
     pub thread: Option<String>,
     /// Its id in the guest.
     pub tid: Option<u32>,
-    /// Function.
     pub function: Option<String>,
-    /// Its module.
     pub module: Option<String>,
 }
 
@@ -42,7 +38,6 @@ pub struct VictimTime {
     pub own_ns: u64,
     /// It was on a CPU, no sample was taken, and the samples before and after are its.
     pub not_sampled_ns: u64,
-    /// Charged to it.
     pub stolen: Stolen,
     /// Samples that saw it run.
     pub samples: u64,

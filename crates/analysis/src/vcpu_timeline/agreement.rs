@@ -19,7 +19,6 @@ pub struct Agreement {
 /// One vCPU's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VcpuAgreement {
-    /// Whose.
     pub vcpu: VcpuId,
     /// Length of the timeline.
     pub wall_ns: u64,
@@ -41,7 +40,6 @@ pub struct Pair {
 /// Times off the CPU that the switches show to be longer than two periods, by their lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Gaps {
-    /// How many.
     pub count: u64,
     /// Those that differ by at most one period.
     pub within_period: u64,

@@ -49,7 +49,6 @@ impl Status {
 struct GapFiller<'a> {
     track: &'a mut Track,
     status: Status,
-    /// Since when.
     since: u64,
     queues: VcpuQueues<'a>,
     period_ns: u64,

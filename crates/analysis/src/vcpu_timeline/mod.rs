@@ -47,7 +47,6 @@ pub struct VcpuTimelines {
 /// One vCPU's time. Segments touch, none is empty, and neighbours differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VcpuTimeline {
-    /// AttributionLevel.
     pub vcpu: VcpuId,
     /// First instant: the recording's, or its VM's start.
     pub from: HostNs,
@@ -60,11 +59,9 @@ pub struct VcpuTimeline {
 /// A stretch of one vCPU's time in one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// First instant.
     pub from: HostNs,
     /// First instant after it.
     pub to: HostNs,
-    /// What the vCPU did.
     pub state: TimelineState,
     /// The pCPU it was on, or whose queue it waited in; `None`: asleep, or not known.
     pub cpu: Option<CpuId>,
@@ -79,7 +76,6 @@ pub struct PlaceId(pub u32);
 /// Where a guest was, as names. What has none is shown as in reports: `[unknown]`, `(stripped)`, `[vmname]`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// Process name.
     pub process: String,
     /// Its id in the guest.
     pub pid: Option<u32>,
@@ -87,11 +83,9 @@ pub struct Place {
     pub thread: Option<String>,
     /// Its id in the guest.
     pub tid: Option<u32>,
-    /// Function.
     pub function: String,
     /// Module path or bracketed name.
     pub module: Option<String>,
-    /// The module's build id.
     pub build_id: Option<BuildId>,
     /// Guest kernel code rather than user code.
     pub kernel: bool,
@@ -100,9 +94,7 @@ pub struct Place {
 /// Who had a pCPU. Spans are in time order, touch, and don't overlap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Which.
     pub cpu: CpuId,
-    /// Who, when.
     pub spans: Vec<Span>,
     /// Of many spans: who has it longest.
     owners: Vec<occupancy::Owner>,
@@ -111,18 +103,15 @@ pub struct Occupancy {
 /// A stretch of a pCPU's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// First instant.
     pub from: HostNs,
     /// First instant after it.
     pub to: HostNs,
-    /// Who had the CPU.
     pub who: Occupant,
 }
 
 /// Who has a pCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Occupant {
-    /// Nothing.
     Idle,
     /// A vCPU, in its guest or in its VMM.
     Vcpu(VcpuId),

@@ -11,7 +11,6 @@ pub(super) struct Wait {
     pub(super) to: u64,
     /// Which of the VM's tracks.
     pub(super) track: usize,
-    /// Which gap of it.
     pub(super) gap: usize,
     pub(super) preempted: u64,
     pub(super) waiting: u64,

@@ -14,14 +14,12 @@ use super::{Answered, Log};
 pub(super) enum Order {
     /// Tell what counts for a window.
     Tell {
-        /// The window's begin.
         start: HostNs,
         log: Log,
         answer: Reply,
         /// For the answer: the way to ask for more.
         handle: Handle,
     },
-    /// Get symbols.
     Symbols(SymbolOrder),
     /// Look at what has changed.
     Wake,

@@ -55,7 +55,6 @@ pub(super) struct Worker {
     /// Keeps the way to it ours, where there is one only.
     port: Option<PortLock>,
     session: Option<Session>,
-    /// So many there were.
     sessions: u32,
     /// To the next question, or try.
     pause: Duration,

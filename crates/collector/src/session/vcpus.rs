@@ -32,7 +32,6 @@ pub(super) struct Look {
     /// What each vCPU that has a row did.
     pub(super) vcpus: Vec<Switch>,
     new_vcpus: BTreeSet<VcpuId>,
-    /// Names.
     new_vms: Vec<String>,
 }
 

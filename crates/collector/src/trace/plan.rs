@@ -46,7 +46,6 @@ pub enum GuestPath {
 /// What of the host is traced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
-    /// Everything.
     Everything,
     /// The command and whatever it starts.
     Command,
@@ -61,11 +60,8 @@ pub enum Scope {
 /// What was traced.
 #[derive(Debug)]
 pub struct Traced {
-    /// The finished trace's header.
     pub header: TraceHeader,
-    /// Its tables.
     pub tables: model::TraceTables,
-    /// Sizes.
     pub summary: TraceSummary,
     /// How the command ended by itself; `None`: there was none, or the trace's end ended it.
     pub command: Option<ExitStatus>,

@@ -8,7 +8,6 @@ use trace_analysis::states::{self, Use};
 /// What to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum View {
-    /// What was waited for.
     Waits,
     /// Where in the kernel was waited, for which lock and its holder.
     WaitPlaces,

@@ -47,7 +47,6 @@ pub(crate) enum ElfError {
     TooLarge(u64),
     #[error("not an ELF file")]
     NotElf,
-    /// The file is damaged.
     #[error("{0}")]
     Damaged(#[from] object::Error),
 }

@@ -30,7 +30,6 @@ pub(crate) struct Event {
     pub(crate) pid: u32,
     /// The thread (of a fork: the new one).
     pub(crate) tid: u32,
-    /// What happened.
     pub(crate) kind: EventKind,
 }
 

@@ -28,9 +28,7 @@ const CHUNK: usize = 4096;
 /// Whether the host may have commands run here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Commands {
-    /// It may.
     Allowed,
-    /// It may not.
     Refused,
 }
 

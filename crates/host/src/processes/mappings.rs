@@ -19,13 +19,11 @@ pub struct MappedFile {
 /// An executable mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessMapping {
-    /// First address.
     pub start: u64,
     /// First address after it.
     pub end: u64,
     /// File offset of `start`.
     pub offset: u64,
-    /// What is mapped.
     pub file: Arc<MappedFile>,
 }
 

@@ -33,7 +33,6 @@ const PROGRESS: f64 = 0.001;
 /// What a plan must keep to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Options {
-    /// The memory model.
     pub model: Model,
     /// Nothing is planned if no VM waits for memory so much of its time.
     pub least_waiting: f64,
@@ -66,7 +65,6 @@ impl Default for Options {
 /// What to do with the VMs of a host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The policy's name.
     pub policy: &'static str,
     /// Whether there is something to do.
     pub outcome: Outcome,
@@ -107,7 +105,6 @@ pub enum Outcome {
 pub struct VmPlan {
     /// Its number in the load.
     pub id: u32,
-    /// Its name.
     pub name: String,
     /// Whether it is there yet.
     pub arrival: Arrival,
@@ -119,7 +116,6 @@ pub struct VmPlan {
     pub after: Placed,
     /// Its speed before, relative to being alone with local memory.
     pub speed_before: f64,
-    /// And after.
     pub speed_after: f64,
     /// Why it is to be there.
     pub reason: String,

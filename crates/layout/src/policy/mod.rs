@@ -46,7 +46,6 @@ pub struct Part {
     pub number: usize,
     /// Where its vCPUs are now, by node; `None`: they run anywhere.
     pub home: Option<usize>,
-    /// How many vCPUs it has.
     pub vcpus: usize,
     /// So many of them are on each node now.
     pub vcpus_on: Vec<usize>,
@@ -62,7 +61,6 @@ pub struct Part {
     pub remote: f64,
     /// Misses in 10,000 instructions of each sample, the oldest first; empty where instructions are not counted.
     pub signatures: Vec<f64>,
-    /// Whether it may move.
     pub may_move: bool,
     /// Seconds that the VM has run.
     pub ran_s: f64,
@@ -86,7 +84,6 @@ pub struct Choice {
 /// What becomes of a part's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryChoice {
-    /// It stays where it is.
     Stay,
     /// It goes to the vCPUs' node, and what has no room there to the nearest.
     Follow,
@@ -95,9 +92,7 @@ pub enum MemoryChoice {
 /// What nodes have for vCPUs and memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room {
-    /// vCPUs.
     pub vcpus: Vec<usize>,
-    /// Bytes.
     pub bytes: Vec<u64>,
 }
 

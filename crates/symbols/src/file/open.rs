@@ -22,7 +22,6 @@ pub enum Place {
     /// A path below a root, `/proc/PID/root` or `/`. Neither symbolic links nor `..` lead out of the root: mapped files'
     /// paths have none, and those of a container mean something else out here.
     Below {
-        /// The root.
         root: PathBuf,
         /// The path, as the process sees it.
         path: PathBuf,

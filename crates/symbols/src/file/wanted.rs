@@ -24,7 +24,6 @@ pub(crate) struct Wanted<'a> {
 /// A function of one table, its name not read yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Candidate {
-    /// First address.
     pub(crate) start: u64,
     /// Bytes; 0 if unknown.
     pub(crate) size: u64,

@@ -77,7 +77,6 @@ pub enum Locks {
 /// The path: segments that touch, in time order, from `begin` to `end`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CriticalPath {
-    /// What it explains.
     pub scope: Scope,
     /// Its segments. Empty only when the range is.
     pub segments: Vec<PathSegment>,
@@ -86,9 +85,7 @@ pub struct CriticalPath {
 /// A stretch of the path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathSegment {
-    /// Begin.
     pub begin: HostNs,
-    /// End.
     pub end: HostNs,
     /// Whose it is. For a disk's: the task that made the request.
     pub task: TaskId,
@@ -128,7 +125,6 @@ pub enum Via {
 pub enum PathActivity {
     /// The task has a CPU.
     Running {
-        /// Which.
         cpu: u32,
         /// What the CPU executed, with ns: adds up to the segment's length.
         work: Vec<(Work, u64)>,
@@ -147,14 +143,12 @@ pub enum PathActivity {
     DiskQueue {
         /// Row of `Timeline::disks`.
         disk: u32,
-        /// What it asks for.
         op: BlockOp,
     },
     /// A disk works on a request.
     Disk {
         /// Row of `Timeline::disks`.
         disk: u32,
-        /// What it asks for.
         op: BlockOp,
     },
     /// It sleeps until an interrupt wakes it.
@@ -175,7 +169,6 @@ pub enum PathActivity {
         /// The system call it is in.
         syscall: Option<u16>,
     },
-    /// Nothing is known.
     Unknown,
 }
 

@@ -25,7 +25,6 @@ pub struct Lanes {
 /// A lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lane {
-    /// Whose.
     pub of: LaneOf,
     /// How many ancestors above have lanes.
     pub depth: u32,
@@ -45,7 +44,6 @@ pub enum LaneOf {
     Vcpu(u32),
     /// Row of `Timeline::disks`.
     Disk(u32),
-    /// A task.
     Task(TaskId),
 }
 

@@ -64,11 +64,8 @@ pub enum VcpuState {
 /// A stretch of a guest CPU's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VcpuSegment {
-    /// Begin.
     pub begin: HostNs,
-    /// End.
     pub end: HostNs,
-    /// What it was.
     pub state: VcpuState,
 }
 
@@ -79,16 +76,13 @@ pub struct Share {
     pub running_ns: u64,
     /// It waited for one, by who had it.
     pub stolen: BTreeMap<Option<TaskId>, u64>,
-    /// It slept.
     pub asleep_ns: u64,
-    /// Not known.
     pub unknown_ns: u64,
 }
 
 /// A guest's CPU. The three parts add up to the trace's length.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CpuSide {
-    /// Its number.
     pub number: u32,
     /// The host's thread that runs it; `None`: not known.
     pub thread: Option<Tid>,
@@ -118,7 +112,6 @@ pub struct HostSide {
 /// The time of tasks that belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SideRow {
-    /// Who.
     pub key: Key,
     /// Its tasks, ascending.
     pub tasks: Vec<TaskId>,

@@ -19,12 +19,7 @@ pub enum Thief {
     /// Another VM of the trace, by its name.
     Vm(String),
     /// Any other process of the host.
-    Process {
-        /// Its name.
-        name: String,
-        /// Its id.
-        pid: Pid,
-    },
+    Process { name: String, pid: Pid },
     /// The host's kernel, by its task's name.
     Kernel(String),
     /// Idle, or not known.

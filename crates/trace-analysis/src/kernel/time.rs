@@ -33,11 +33,9 @@ pub struct KernelTime {
 /// Times of tasks that belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimesRow {
-    /// Who.
     pub key: Key,
     /// Its tasks, ascending.
     pub tasks: Vec<TaskId>,
-    /// Its times.
     pub times: Times,
 }
 
@@ -46,9 +44,7 @@ pub struct TimesRow {
 pub struct CallRow {
     /// Its number on x86-64.
     pub number: u16,
-    /// Its name.
     pub name: String,
-    /// What it is about.
     pub class: CallClass,
     /// How many, how many failed, how long from entry to exit.
     pub calls: Calls,

@@ -7,18 +7,14 @@ use super::cause::{Cause, Group};
 /// Stretches of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sum {
-    /// How many.
     pub count: u64,
-    /// How long in total.
     pub ns: u64,
-    /// The longest.
     pub longest_ns: u64,
 }
 
 /// A task's life within the trace, or the sum of several's.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Life {
-    /// On a CPU.
     pub running: Sum,
     /// Not on a CPU, by cause; stopped and unknown are among them.
     pub causes: BTreeMap<Cause, Sum>,

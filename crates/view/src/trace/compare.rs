@@ -11,7 +11,6 @@ const TITLES: [&str; 4] = ["a", "b", "b - a", "b / a"];
 /// A trace that is compared.
 #[derive(Debug)]
 pub struct Side<'a> {
-    /// What to call it.
     pub name: &'a str,
     /// Its machine, with all findings of the command or of everyone.
     pub context: Context<'a>,

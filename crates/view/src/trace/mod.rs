@@ -63,13 +63,10 @@ pub enum View {
 /// Facts about the trace as a whole.
 #[derive(Debug, Clone, Copy)]
 pub struct About<'a> {
-    /// The writer.
     pub vmscope_version: &'a str,
-    /// The host's name.
     pub hostname: &'a str,
     /// First instant of the trace.
     pub begin: HostNs,
-    /// Its last instant.
     pub end: HostNs,
     /// Its first instant in ns since 1970.
     pub begin_unix_ns: u64,
@@ -90,7 +87,6 @@ pub struct About<'a> {
 /// What a view is made from.
 #[derive(Debug)]
 pub struct Context<'a> {
-    /// The trace.
     pub about: About<'a>,
     /// One machine of it.
     pub findings: Findings<'a>,

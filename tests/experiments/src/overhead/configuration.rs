@@ -42,7 +42,6 @@ pub struct Period {
     pub ns: u32,
     /// The size of one piece of work; 50 units are about a second.
     pub units: u32,
-    /// How many pieces.
     pub pieces: u32,
     /// So many of them warm up, and are left out.
     pub warm_up: u32,
@@ -77,9 +76,7 @@ pub(super) const ALONE: Period = Period { ns: 0, units: 50, pieces: 10, warm_up:
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Configuration {
-    /// What collects.
     pub collector: Collector,
-    /// How often.
     pub period: Period,
     /// The second time, which says how well figures repeat.
     pub again: bool,

@@ -14,7 +14,6 @@ const WIDTH: u64 = 100_000;
 /// Bars that are divided alike.
 #[derive(Debug, Default)]
 pub(super) struct Chart {
-    /// What it shows.
     pub(super) title: String,
     /// What a whole bar is.
     pub(super) whole: String,
