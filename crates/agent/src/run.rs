@@ -122,7 +122,7 @@ fn lock(state: &State) -> Result<File, RunError> {
     }
 }
 
-/// What threads share.
+/// State that the agent's threads share.
 #[derive(Debug)]
 struct Shared {
     queue: Arc<Queue<Unfinished>>,

@@ -23,7 +23,7 @@ const LONGEST_PUT_OFF: Duration = Duration::from_secs(3600);
 /// One that the server does not take, while it may take others.
 const PUT_OFF: Duration = Duration::from_secs(600);
 
-/// Wakes the sender.
+/// Wakes the sender thread.
 #[derive(Debug, Default)]
 pub(crate) struct Notifier {
     state: Mutex<BellState>,

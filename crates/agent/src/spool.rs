@@ -18,7 +18,7 @@ use crate::state::{StateError, sync_folder};
 
 const ENDING: &str = "window";
 
-/// The folder.
+/// The folder of windows that wait to be sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Spool {
     folder: PathBuf,

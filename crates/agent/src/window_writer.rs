@@ -22,7 +22,7 @@ const MAX_LEFT: usize = 64;
 /// What stays free for each byte of a window that is finished: its tables, its file, and the next window meanwhile.
 const RESERVE: u64 = 3;
 
-/// What it needs.
+/// Names the samples of finished windows and packs them into the spool.
 #[derive(Debug)]
 pub(crate) struct WindowWriter {
     pub(crate) naming: Naming,

@@ -56,7 +56,7 @@ enum Split {
 }
 
 impl<'r> Aggregator<'r> {
-    /// Ready for samples.
+    /// A profile of a recording, still without samples.
     #[must_use]
     pub fn new(resolver: &'r Resolver<'r>, header: &'r Header, query: Query) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl<'r> Aggregator<'r> {
         }
     }
 
-    /// Counts a sample.
+    /// Adds a sample to its row.
     pub fn push(&mut self, sample: &Sample) {
         let Some(located) = self.filter.locate(sample) else {
             return;

@@ -78,7 +78,7 @@ pub struct FlowThread {
     pub tid: u32,
 }
 
-/// One sample.
+/// A sample: when, where, and which call stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowSample {
     pub time: HostNs,

@@ -84,7 +84,7 @@ impl Nodes {
         self.of_cpu.get(&cpu).copied()
     }
 
-    /// A VM's memory.
+    /// The memory of a VM, by node.
     #[must_use]
     pub fn memory(&self, vm: VmId) -> NodeMemory {
         let is_recorded = !self.of_cpu.is_empty();

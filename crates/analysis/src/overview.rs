@@ -41,7 +41,7 @@ pub struct Share {
 }
 
 impl Overview {
-    /// An account's time.
+    /// The time of an account.
     #[must_use]
     pub fn ns(&self, account: TimeAccount) -> u64 {
         self.accounts.get(&account).copied().unwrap_or(0)

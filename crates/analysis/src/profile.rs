@@ -62,7 +62,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// All of them.
+    /// The sum of all shares.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.os + self.user + self.vm + self.idle + self.unseen.total() + self.steal_own_vcpu
@@ -76,7 +76,7 @@ impl Shares {
     }
 }
 
-/// A line.
+/// A row of the profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     pub samples: u64,
@@ -111,7 +111,7 @@ pub struct Label {
     pub node: Option<u32>,
 }
 
-/// AttributionLevel time.
+/// Who the time of a label belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     Guest,

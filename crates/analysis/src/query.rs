@@ -39,7 +39,7 @@ pub struct Selection {
     process: Option<ProcessFilter>,
 }
 
-/// A profile's question.
+/// Which samples a profile counts, and how it groups them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
     pub selection: Selection,
@@ -141,7 +141,7 @@ impl Selection {
         Ok(Self { view, vm, vcpu, process: process.map(ProcessFilter::new) })
     }
 
-    /// The view.
+    /// Whose point of view the profile takes.
     #[must_use]
     pub fn view(&self) -> View {
         self.view
@@ -153,13 +153,13 @@ impl Selection {
         self.vm
     }
 
-    /// The vCPU's number.
+    /// The number of the selected vCPU, if one is selected.
     #[must_use]
     pub fn vcpu(&self) -> Option<u32> {
         self.vcpu
     }
 
-    /// The process.
+    /// The selected process, if one is selected.
     #[must_use]
     pub fn process(&self) -> Option<&ProcessFilter> {
         self.process.as_ref()
@@ -173,7 +173,7 @@ impl ProcessFilter {
         Self { text: text.to_owned(), pid: text.parse().ok() }
     }
 
-    /// The request.
+    /// The filter as the user wrote it.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text

@@ -28,7 +28,7 @@ pub enum ToChild {
     Stop { seconds: u64 },
 }
 
-/// A query.
+/// A query for the sandboxed engine.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Question {
     /// One `SELECT`.

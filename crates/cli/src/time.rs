@@ -40,7 +40,7 @@ pub struct TimeRange {
 }
 
 impl TimeRange {
-    /// No limits.
+    /// The whole recording.
     pub const ALL: Self = Self { from: None, to: None };
 
     /// On the host's axis; `None`: all of it.

@@ -59,7 +59,7 @@ impl Names {
         }
     }
 
-    /// The guests' reports.
+    /// Reports that guests have sent.
     #[must_use]
     pub fn answers(&self) -> &Answers {
         &self.answers

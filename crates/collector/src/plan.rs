@@ -49,7 +49,7 @@ impl Plan {
     }
 }
 
-/// How to sample.
+/// Sampling options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sampling {
     /// What makes the sampling interrupts.
@@ -143,11 +143,11 @@ pub trait Control {
     fn next(&mut self) -> Next;
     /// Waits for this long, until `next` would say something new, or until one of `wake` is readable.
     fn wait(&mut self, at_most: Duration, wake: &[BorrowedFd<'_>]);
-    /// Something happened.
+    /// Shows a step of the recording.
     fn show(&mut self, progress: &Progress);
 }
 
-/// What was recorded.
+/// A finished recording.
 #[derive(Debug, Clone)]
 pub struct Collected {
     pub header: Header,

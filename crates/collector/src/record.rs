@@ -232,7 +232,6 @@ impl Recorder {
         }
     }
 
-    /// Begins to sample.
     pub(crate) fn attach(&mut self) -> Result<(), CollectError> {
         self.session.attach()?;
         self.next_poll = Instant::now() + self.session.poll_interval();

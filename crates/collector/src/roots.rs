@@ -15,7 +15,7 @@ pub struct Roots {
 }
 
 impl Default for Roots {
-    /// This host.
+    /// The roots of this host.
     fn default() -> Self {
         Self {
             proc: "/proc".into(),

@@ -54,7 +54,7 @@ const RING_POLLS: u32 = 3;
 /// Processes' events younger than this wait for the next look: another CPU's ring may hold their causes.
 const SETTLING_NS: u64 = 50_000_000;
 
-/// Sampling under way.
+/// Attached probes, and the state of the window that is being recorded.
 #[derive(Debug)]
 pub(crate) struct Session {
     plan: SessionPlan,

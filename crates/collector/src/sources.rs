@@ -140,7 +140,7 @@ pub(crate) trait Sources: QuotaSource + Send {
     }
 }
 
-/// The host's kernel.
+/// The probes in the host's kernel.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     sampler: Sampler,

@@ -18,7 +18,7 @@ use crate::session::Session;
 use crate::sink::MemorySink;
 use crate::throttling::Quotas;
 
-/// Sampling under way.
+/// Records consecutive windows into memory.
 #[derive(Debug)]
 pub struct Windows {
     session: Session,

@@ -87,7 +87,7 @@ struct Measured {
     requests: Option<Split>,
 }
 
-/// VMs under way.
+/// The VMs that an experiment runs.
 struct Vms<'a> {
     template: &'a Template,
     bridge: &'a Bridge,
@@ -96,7 +96,7 @@ struct Vms<'a> {
     n_deaths: u32,
 }
 
-/// What measures.
+/// The recorder and the tools of an experiment.
 struct Lab<'a> {
     experiment: &'a Experiment<'a>,
     roots: &'a Roots,

@@ -21,7 +21,7 @@ pub(crate) struct VmProcess {
     pub(crate) is_loaded: bool,
 }
 
-/// The host's switches.
+/// Sets a remedy's switches on the host.
 #[derive(Debug)]
 pub(crate) struct Switches {
     proc: PathBuf,

@@ -60,7 +60,7 @@ struct Feed {
 }
 
 impl Detector {
-    /// Knows nothing yet.
+    /// A detector without history.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

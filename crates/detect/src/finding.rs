@@ -105,7 +105,7 @@ pub struct Symptom {
     pub is_over: bool,
 }
 
-/// Why.
+/// What caused a symptom.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Cause {
     /// A party takes the CPU from others.

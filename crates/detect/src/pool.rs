@@ -18,7 +18,7 @@ const LEAST_VMS: u32 = 3;
 /// Windows that a late host has time.
 const WAIT: u32 = 2;
 
-/// All of them.
+/// Pools of all functions.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pools {
     pools: BTreeMap<Code, Pool>,

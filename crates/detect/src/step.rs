@@ -11,7 +11,6 @@
 //! 2 sigma^2)` is the likelihood of each `at`: the interval holds 95 % of it. The noise may be correlated in time: the
 //! residuals' correlation tells how many independent values the row stands for.
 
-/// A step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Step {
     /// The first value after it.

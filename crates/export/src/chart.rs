@@ -86,7 +86,7 @@ impl<'a> Chart<'a> {
         }
     }
 
-    /// `vcpu0`.
+    /// The track's name, such as `vcpu0`.
     pub(crate) fn vcpu(&self, vcpu: VcpuId) -> String {
         match self.tables.vcpus.get(vcpu.index()) {
             Some(vcpu) => format!("vcpu{}", vcpu.number),

@@ -21,7 +21,6 @@ pub enum FrameError {
     Garbled(postcard::Error),
 }
 
-/// One frame's content.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     /// The session it belongs to.

@@ -102,7 +102,6 @@ pub enum LinkError {
     TimedOut,
 }
 
-/// An open channel.
 #[derive(Debug)]
 pub(crate) struct Link {
     descriptor: OwnedFd,

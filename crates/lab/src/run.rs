@@ -59,7 +59,7 @@ pub enum Class {
     Idle,
 }
 
-/// Requests and answers.
+/// The load generator's requests and their turnarounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
@@ -202,7 +202,7 @@ impl Run {
         }
     }
 
-    /// The file.
+    /// The run as a JSON file.
     #[must_use]
     pub fn to_text(&self) -> String {
         to_text(self)

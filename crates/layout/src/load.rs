@@ -86,7 +86,7 @@ pub struct Sample {
     pub remote: Option<f64>,
 }
 
-/// What counted.
+/// What counted a VM's memory traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Source {
     /// Performance counters of the vCPU threads.
@@ -292,7 +292,7 @@ impl Placed {
 }
 
 impl Source {
-    /// In words.
+    /// The name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

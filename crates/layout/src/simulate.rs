@@ -115,7 +115,7 @@ pub struct Curve {
 }
 
 impl Strategy {
-    /// In words.
+    /// The name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -101,7 +101,7 @@ impl Topology {
         Ok(Self { nodes, distances, bandwidths })
     }
 
-    /// The nodes.
+    /// Nodes of the host.
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
         &self.nodes

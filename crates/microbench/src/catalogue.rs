@@ -88,7 +88,7 @@ pub fn find_or_unknown(name: &str) -> Operation<'_> {
     find(name).unwrap_or(Operation { name, group: Group::Other, title: "" })
 }
 
-/// Its kind.
+/// The group of the operation with this name.
 #[must_use]
 pub fn group(name: &str) -> Group {
     find_or_unknown(name).group

@@ -155,7 +155,7 @@ impl Unit {
         }
     }
 
-    /// `ticks`, `ns`, `ADD`.
+    /// The name in reports: `ticks`, `ns`, `ADD`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -143,7 +143,7 @@ pub struct Figures {
     pub ineffective: Option<String>,
 }
 
-/// Single shots.
+/// The distribution of single shots.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     pub min: f64,

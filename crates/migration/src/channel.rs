@@ -35,7 +35,6 @@ const TICK: Duration = Duration::from_millis(200);
 const ALIVE: Duration = Duration::from_secs(10);
 const ALIVE_TRIES: u32 = 6;
 
-/// A connection.
 pub(crate) struct Channel {
     stream: Box<dyn Stream>,
     received: Vec<u8>,

@@ -155,7 +155,7 @@ pub fn is_policy(name: &str) -> bool {
     name == NO_POLICY || layout::POLICIES.contains(&name)
 }
 
-/// Which there are.
+/// Names of all policies, for messages.
 #[must_use]
 pub fn policies() -> String {
     format!("there are {} and {NO_POLICY}", layout::POLICIES.join(", "))

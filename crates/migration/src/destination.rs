@@ -41,7 +41,7 @@ pub(crate) const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
 /// How long a QEMU may be behind its source.
 const FIND_LIMIT: Duration = Duration::from_secs(1);
 
-/// What serves sources.
+/// What the daemon needs to serve a source.
 #[derive(Debug)]
 pub(crate) struct Destination<'a> {
     pub(crate) host: &'a ThisHost,

@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
 
-/// Key and certificate.
+/// Holds the key and the certificate.
 const FILE: &str = "identity.pem";
 const MAX_BYTES: u64 = 64 << 10;
 

@@ -96,7 +96,7 @@ pub(crate) enum DestinationError {
 
 /// What the one who ordered hears and wants meanwhile.
 pub(crate) trait Client {
-    /// Something long begins.
+    /// Shows that a long step begins.
     fn tell(&mut self, text: &str);
     /// Whether it is not wanted any more.
     fn is_cancelled(&mut self) -> bool;

@@ -32,7 +32,7 @@ const WAIT: Duration = Duration::from_millis(500);
 /// Peers may plan for so long: pages are coming.
 const READY_LIMIT: Duration = Duration::from_secs(120);
 
-/// What is watched.
+/// Options of `migrate --watch`.
 #[derive(Debug, Clone)]
 pub(crate) struct Watch {
     pub(crate) policy: Option<String>,

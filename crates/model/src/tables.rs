@@ -334,7 +334,7 @@ impl BuildId {
         Self::new(&digits?)
     }
 
-    /// The raw bytes.
+    /// The build id's bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0

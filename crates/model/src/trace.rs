@@ -245,7 +245,7 @@ pub struct TracedCommand {
 }
 
 impl LostEvents {
-    /// The kind's name.
+    /// The name of the event's kind.
     #[must_use]
     pub fn kind_name(&self) -> &'static str {
         self.kind.map_or("unknown", TraceEventTag::name)

@@ -21,7 +21,7 @@ use crate::allowed::allowed;
 use crate::mover::{Mover, Pace};
 use crate::read::{HostVm, NumaError, VmProcess, started};
 
-/// What was done.
+/// What a plan's execution did.
 #[derive(Debug, Default)]
 pub struct CarriedOut {
     /// VMs whose vCPUs or memory were to move, in the plan's order.

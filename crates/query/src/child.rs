@@ -38,7 +38,6 @@ const KEPT_BYTES: u64 = 64 << 20;
 /// How long a query's tasks may go on once it is answered.
 const TO_END: Duration = Duration::from_millis(500);
 
-/// A child.
 pub(crate) struct QueryChild {
     runtime: Option<Runtime>,
     link: Arc<Link>,

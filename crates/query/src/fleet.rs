@@ -213,7 +213,7 @@ struct State {
     without_sums: u64,
 }
 
-/// The sums.
+/// Sums over the fleet.
 #[derive(Debug, Default)]
 pub(crate) struct FleetTimes {
     state: Mutex<State>,

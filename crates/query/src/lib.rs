@@ -116,7 +116,7 @@ pub fn serve_child() -> Option<std::process::ExitCode> {
     sandbox::serve_dialogue::<child::QueryChild>()
 }
 
-/// Answers questions.
+/// Answers SQL queries over the fleet's result tables.
 #[derive(Debug)]
 pub struct Engine {
     limits: Limits,

@@ -57,7 +57,7 @@ impl Packs {
         serde_json::from_slice(content)
     }
 
-    /// A list's content.
+    /// The names of the packs, one on a line.
     #[must_use]
     pub fn content(&self) -> String {
         let pack = |pack: &Arc<Pack>| {
@@ -124,7 +124,7 @@ impl Pack {
         self.windows.iter().flat_map(of_boot)
     }
 
-    /// How many windows.
+    /// The number of windows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.windows.values().map(Vec::len).sum()

@@ -27,7 +27,7 @@ macro_rules! queries {
     };
 }
 
-/// All of them.
+/// The ready-made queries.
 pub const READY: &[ReadyQuery] = queries! {
     "top-functions": Some(100),
     "compare": Some(200),

@@ -6,7 +6,7 @@ use parquet::basic::Encoding;
 use crate::columns::Cell;
 pub use crate::tables::SCHEMAS as RECORDING;
 
-/// A table.
+/// The schema of a table.
 #[derive(Debug, Clone, Copy)]
 pub struct TableSchema {
     /// Its file in the folder.
@@ -17,7 +17,7 @@ pub struct TableSchema {
     pub(crate) is_sliced: bool,
 }
 
-/// A column.
+/// The schema of a column.
 #[derive(Debug, Clone, Copy)]
 pub struct ColumnSchema {
     pub name: &'static str,

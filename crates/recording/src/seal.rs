@@ -159,7 +159,7 @@ impl Seal {
         Found::Sealed(Self { data, size, blocks })
     }
 
-    /// The file's size.
+    /// The file's size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size

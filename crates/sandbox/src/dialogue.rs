@@ -159,7 +159,7 @@ impl Partners {
 pub struct Partner(Running);
 
 impl Partner {
-    /// Its process id.
+    /// The child's process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.0.child.id()

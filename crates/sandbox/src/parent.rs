@@ -64,7 +64,7 @@ pub struct Sandbox<P: Parser> {
     here: Option<Here<P>>,
 }
 
-/// Does without children.
+/// Parses in this process instead of a child.
 #[derive(Debug)]
 struct Here<P: Parser> {
     parser: P,

@@ -78,7 +78,7 @@ pub(crate) fn kind_of(measure: &Measure) -> Kind {
     Kind { name, alert, severity }
 }
 
-/// A finding's message.
+/// A finding as a message to operators.
 #[derive(Debug, Clone, PartialEq)]
 struct Alert {
     id: String,

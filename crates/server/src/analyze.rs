@@ -42,7 +42,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(30), Duration::from_se
 /// A window whose worker was stopped so often is given up: another time it would take the machine's memory or hours again.
 const MAX_STOPPED: u32 = 8;
 
-/// Windows to analyse.
+/// Windows that wait for analysis.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     state: Mutex<State>,

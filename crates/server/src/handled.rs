@@ -135,7 +135,6 @@ impl Handled {
         Ok(entries)
     }
 
-    /// Acknowledges a finding.
     pub(crate) async fn acknowledge(
         &self,
         finding: FindingId,
@@ -164,7 +163,6 @@ impl Handled {
         self.delete(&acknowledged(finding)).await
     }
 
-    /// Silences findings.
     pub(crate) async fn silence(
         &self,
         request: SilenceRequest,

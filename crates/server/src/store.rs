@@ -61,7 +61,6 @@ impl Removed {
     }
 }
 
-/// An object store.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     objects: Arc<dyn ObjectStore>,

@@ -46,7 +46,7 @@ const MOST_BYTES: u64 = 64 << 20;
 /// A window, and when it, or its results, came into the store.
 type Arrived = (DateTime<Utc>, DayWindow);
 
-/// The findings.
+/// Runs the detector over new results, and holds the findings.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     state: Mutex<State>,

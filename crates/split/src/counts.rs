@@ -1,6 +1,6 @@
 //! What was seen, and what could not be followed.
 
-/// What is counted.
+/// A counter of the dissector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
     /// Packets in all.
@@ -136,7 +136,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// How often.
+    /// The value of a counter.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.0[counter as usize]

@@ -29,7 +29,7 @@ impl Part {
         Self::NoQueries,
     ];
 
-    /// `C-W-D`.
+    /// The letters in reports, such as `C-W-D`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -79,7 +79,7 @@ impl Unknown {
         }
     }
 
-    /// For people.
+    /// A description for reports.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {

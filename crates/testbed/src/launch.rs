@@ -41,7 +41,7 @@ pub struct Run {
     pub narrates: bool,
 }
 
-/// Where guests run.
+/// The machine that runs the guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostChoice {
     /// On this machine where its KVM really runs guests and we are root, else in the virtual host.

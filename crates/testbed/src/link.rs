@@ -71,7 +71,7 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], "; ")
 }
 
-/// The inside's end.
+/// How the inside reports to the launcher.
 #[derive(Debug)]
 pub(crate) enum Link {
     /// In the virtual host: output and events leave by ports.

@@ -212,12 +212,12 @@ pub enum GuestKernel {
 pub struct Size(u64);
 
 impl Size {
-    /// So many MiB.
+    /// A size in MiB.
     pub const fn mebibytes(n: u64) -> Self {
         Self(n)
     }
 
-    /// In MiB.
+    /// The size in MiB.
     pub fn as_mebibytes(self) -> u64 {
         self.0
     }

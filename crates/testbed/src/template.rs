@@ -145,7 +145,7 @@ impl Instance {
         self.vm.pid()
     }
 
-    /// Its name.
+    /// The template's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.vm.name()

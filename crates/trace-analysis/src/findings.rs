@@ -105,7 +105,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// Of everybody.
+    /// Widens the selection to all tasks.
     #[must_use]
     pub fn of_everyone(self) -> Self {
         let tasks = all(self.timeline);

@@ -42,7 +42,7 @@ pub struct BusyMatrix {
 }
 
 impl BusyMatrix {
-    /// The wall time.
+    /// The wall time of the profile.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
         self.cpu_ns()

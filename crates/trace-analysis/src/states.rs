@@ -100,7 +100,7 @@ pub fn states(timeline: &Timeline, who: &[TaskId]) -> States {
     States { total, tasks, processes: by_process.into_iter().collect(), names }
 }
 
-/// One task's table.
+/// The state table of one task.
 #[must_use]
 pub fn of_task(task: &Task) -> Table {
     let mut table = Table::default();

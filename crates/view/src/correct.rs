@@ -8,7 +8,7 @@ use crate::recording::cleaned;
 use crate::vcpu_time::{VERSION, VcpuTime, stolen_json};
 use crate::{Cell, Column, Part, Report, Scale, Table, seconds, with_id};
 
-/// The request.
+/// Options of `vmscope correct`.
 #[derive(Debug, Clone, Copy)]
 pub struct CorrectQuery<'a> {
     pub vm: VmId,

@@ -36,7 +36,7 @@ pub enum StealBy {
     Process,
 }
 
-/// The request.
+/// Options of `vmscope steal`.
 #[derive(Debug, Clone)]
 pub struct StealQuery {
     pub vms: Vec<VmId>,

@@ -59,7 +59,7 @@ pub fn compared(baseline: &Results, other: &Results) -> anyhow::Result<Value> {
 }
 
 impl Results {
-    /// All outcomes.
+    /// The measured outcomes.
     #[must_use]
     pub fn rows(&self) -> &[Value] {
         self.json["results"].as_array().map_or(&[], Vec::as_slice)

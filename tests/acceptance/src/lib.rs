@@ -195,7 +195,7 @@ impl Report {
         self.0["totals"]["samples"].as_u64().unwrap_or(0)
     }
 
-    /// The rows.
+    /// The report's rows.
     #[must_use]
     pub fn rows(&self) -> &[Value] {
         self.0["rows"].as_array().map_or(&[], Vec::as_slice)

@@ -24,7 +24,7 @@ const MAX_UNCHECKED: usize = 10;
 /// A killed service comes back within this time.
 const AWAY: Duration = Duration::from_secs(3);
 
-/// How hard.
+/// The scale of a replay.
 #[derive(Debug, Clone, Default)]
 pub struct Storm {
     /// Replayed hosts, of all senders together.

@@ -138,7 +138,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// All of `waits`.
+    /// The sum of all waits.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.waits.values().sum()

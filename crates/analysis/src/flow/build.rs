@@ -58,7 +58,7 @@ type StackKey = (Level, Option<VmRef>, ProcessRef, CodeRef, Option<CallStackKey>
 type ThreadKey = (bool, Option<VmRef>, ProcessRef, Option<u32>, u32);
 
 impl<'r> FlowBuilder<'r> {
-    /// Ready for samples.
+    /// A flow of a recording, still without samples.
     #[must_use]
     pub fn new(resolver: &'r Resolver<'r>, header: &Header, selection: Selection) -> Self {
         Self {

@@ -172,7 +172,7 @@ impl Place {
         (self.pid, &self.process) == (other.pid, &other.process)
     }
 
-    /// The same thread.
+    /// Whether both are the same thread.
     fn is_thread(&self, other: &Self) -> bool {
         self.is_process(other) && self.tid == other.tid
     }

@@ -145,7 +145,7 @@ impl TimeBreakdown {
         }
     }
 
-    /// Adds another's time.
+    /// Adds another breakdown.
     pub fn add(&mut self, other: &Self) {
         for account in TimeAccount::ALL {
             self.accounts.add(account, other.accounts.get(account));
@@ -169,13 +169,13 @@ impl TimeBreakdown {
 }
 
 impl Accounts {
-    /// Of an account.
+    /// The time of an account.
     #[must_use]
     pub fn get(&self, account: TimeAccount) -> u64 {
         self.ns[account as usize]
     }
 
-    /// All of them.
+    /// The time of all accounts.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.ns.iter().sum()

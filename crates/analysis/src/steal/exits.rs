@@ -8,7 +8,7 @@ use super::balance::vmm_reason;
 use super::{Attribution, AttributionLevel, TimelineInput, VmmTime};
 use crate::vcpu_timeline::Place;
 
-/// A VM's exits.
+/// VM exits of a VM.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Exits {
     /// Most time first, then most often.

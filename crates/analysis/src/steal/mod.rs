@@ -54,7 +54,7 @@ pub struct Window {
 }
 
 impl TimelineInput<'_> {
-    /// The whole recording.
+    /// The window of the whole recording.
     #[must_use]
     pub fn all(&self) -> Window {
         Window { from: self.header.start, to: self.header.end }

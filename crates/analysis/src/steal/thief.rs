@@ -44,7 +44,7 @@ pub struct ThiefNames<'t> {
 }
 
 impl<'t> ThiefNames<'t> {
-    /// Builds the look-ups.
+    /// Indexes the tables' images and threads.
     #[must_use]
     pub fn new(tables: &'t Tables) -> Self {
         let images = tables.images.iter().enumerate();
@@ -191,7 +191,7 @@ fn kernel_threads(tables: &Tables) -> Vec<bool> {
 }
 
 impl Thief {
-    /// What it is.
+    /// The thief's kind.
     #[must_use]
     pub fn kind(self) -> ThiefKind {
         match self {

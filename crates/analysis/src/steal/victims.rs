@@ -7,7 +7,7 @@ use model::{TimeAccount, VmId};
 use super::{Attribution, AttributionLevel, TimelineInput, Window};
 use crate::vcpu_timeline::{Place, PlaceId, Segment, VcpuTimeline};
 
-/// Stolen time.
+/// CPU time taken from a vCPU, by type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stolen {
     /// Type 1.
@@ -31,7 +31,7 @@ pub struct Victim {
     pub module: Option<String>,
 }
 
-/// A victim's time.
+/// Time taken from a victim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VictimTime {
     /// It was seen to run, ns.
@@ -45,7 +45,7 @@ pub struct VictimTime {
     pub vmm_samples: u64,
 }
 
-/// A VM's victims.
+/// Victims within a VM.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Victims {
     /// Most time taken first.
@@ -145,7 +145,7 @@ impl VictimTime {
         self.run_ns() + self.stolen.total_ns()
     }
 
-    /// Adds another's time.
+    /// Adds another victim's time.
     pub fn add(&mut self, other: &Self) {
         self.own_ns += other.own_ns;
         self.not_sampled_ns += other.not_sampled_ns;
@@ -172,7 +172,7 @@ impl VictimTime {
 }
 
 impl Stolen {
-    /// Of all kinds.
+    /// The time of all types.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
         self.outside_ns + self.vmm_ns + self.throttled_ns

@@ -16,7 +16,7 @@ pub struct Agreement {
     pub vcpus: Vec<VcpuAgreement>,
 }
 
-/// One vCPU's.
+/// The agreement of one vCPU's two timelines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VcpuAgreement {
     pub vcpu: VcpuId,
@@ -59,7 +59,7 @@ impl Pair {
 }
 
 impl Gaps {
-    /// The mean difference.
+    /// The mean length of a gap's difference.
     #[must_use]
     pub fn mean_ns(self) -> u64 {
         self.sum_ns / self.count.max(1)

@@ -61,7 +61,7 @@ pub(super) struct Difference {
     pub(super) backwards: bool,
 }
 
-/// `None`: not counted.
+/// What the counters advanced between two points. `None`: a point has no counters.
 pub(super) fn difference(a: &Point, b: &Point) -> Option<Difference> {
     let (a, b) = (a.waits?, b.waits?);
     let pairs =
@@ -120,12 +120,12 @@ impl Gap {
         Self { length, polled, halted, preempted: runnable, ..Self::default() }
     }
 
-    /// Off the CPU.
+    /// ns off the CPU.
     pub(super) fn off(&self) -> u64 {
         self.halted + self.waiting + self.throttled + self.preempted
     }
 
-    /// On a CPU.
+    /// ns on a CPU.
     pub(super) fn on(&self) -> u64 {
         self.length.saturating_sub(self.off())
     }

@@ -130,7 +130,7 @@ impl VcpuTimeline {
 }
 
 impl Segment {
-    /// Its length.
+    /// The segment's length.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.to.since(self.from)

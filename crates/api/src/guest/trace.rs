@@ -29,7 +29,7 @@ pub const MAX_TRACE_BYTES: usize = 16 << 20;
 /// Most bytes of what the command wrote.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 10;
 
-/// What to trace.
+/// Options of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceOptions {
     /// Slots of 16 bytes in each CPU's ring, a power of two.

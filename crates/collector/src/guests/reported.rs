@@ -95,7 +95,7 @@ impl GuestReport {
         }
     }
 
-    /// All of it.
+    /// Moves all reports out.
     pub(super) fn take(&mut self) -> Self {
         let nothing = Self::within(&self.room);
         std::mem::replace(self, nothing)

@@ -14,7 +14,7 @@ use crate::vm_table::VmTable;
 /// After a look for an unknown vCPU that found nothing new.
 const LOOK_AGAIN_NS: u64 = 2_000_000_000;
 
-/// Looks for vCPUs.
+/// State of the search for vCPUs.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     /// Samples of unknown vCPUs up to the last look.

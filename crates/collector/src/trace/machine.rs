@@ -44,7 +44,6 @@ impl TracedMachine {
         Ok(())
     }
 
-    /// Attaches its probes.
     pub(super) fn start(&mut self) -> Result<(), SourceError> {
         self.begin = self.source.start()?;
         Ok(())

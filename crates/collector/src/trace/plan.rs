@@ -7,7 +7,7 @@ use recording::trace::{TraceHeader, TraceSummary};
 
 use crate::Roots;
 
-/// What to trace.
+/// Options of a trace.
 #[derive(Debug, Clone)]
 pub struct TracePlan {
     /// Where Linux keeps what is read.
@@ -57,7 +57,7 @@ pub enum Scope {
     Cgroup(PathBuf),
 }
 
-/// What was traced.
+/// A finished trace.
 #[derive(Debug)]
 pub struct Traced {
     pub header: TraceHeader,

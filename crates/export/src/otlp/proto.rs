@@ -3,7 +3,7 @@
 //!
 //! A field `..._index` points into a table of the dictionary, whose first entry is empty.
 
-/// What is sent.
+/// An OTLP export request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ExportProfilesServiceRequest {
     /// Profiles by what they are of.
@@ -13,7 +13,7 @@ pub struct ExportProfilesServiceRequest {
     pub dictionary: Option<ProfilesDictionary>,
 }
 
-/// Tables.
+/// Tables that all profiles of a request refer to.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ProfilesDictionary {
     /// Code modules.

@@ -39,7 +39,7 @@ pub(super) struct Ends {
 /// Thieves of one wait that arrows lead to. Many vCPUs may wait as long as the recording.
 const MOST_ARROWS: usize = 16;
 
-/// All arrows.
+/// All flow arrows.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     ends: BTreeMap<Key, (Vec<End>, Vec<End>)>,

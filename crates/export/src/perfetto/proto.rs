@@ -8,7 +8,7 @@ pub struct Trace {
     pub packet: Vec<TracePacket>,
 }
 
-/// One entry.
+/// A packet of the trace.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TracePacket {
     /// When, in the clock of the defaults.

@@ -5,7 +5,7 @@ use trace_analysis::findings::Findings;
 use trace_analysis::profile::BusyMatrix;
 use trace_analysis::states::{self, Use};
 
-/// What to show.
+/// Which tables a page shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum View {
     Waits,

@@ -21,7 +21,6 @@ use api::guest::{
 /// Mappings of one image that are kept.
 const MAX_MAPPINGS: usize = 1 << 14;
 
-/// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Event {
     /// `CLOCK_MONOTONIC`, ns.
@@ -33,7 +32,6 @@ pub(crate) struct Event {
     pub(crate) kind: EventKind,
 }
 
-/// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EventKind {
     /// A process (`tid == pid`) or thread was made.

@@ -80,7 +80,7 @@ impl Mappings {
         self.shared.iter().flat_map(|segment| &segment.in_order).chain(&self.own)
     }
 
-    /// How many.
+    /// The number of mappings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shared.iter().map(|segment| segment.in_order.len()).sum::<usize>() + self.own.len()

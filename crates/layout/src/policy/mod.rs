@@ -13,7 +13,7 @@ pub use asym_sched::AsymSched;
 pub use dino::{Class, Dino};
 pub use simple::Simple;
 
-/// The policies' names.
+/// Names of the policies.
 pub const POLICIES: [&str; 3] = ["simple", "dino", "asymsched"];
 
 /// What chooses nodes. A policy does not know which VM is still on its way.
@@ -97,7 +97,7 @@ pub struct Room {
 }
 
 impl Choice {
-    /// Everything stays.
+    /// A choice to leave the VM where it is.
     #[must_use]
     pub fn stay(reason: impl Into<String>) -> Self {
         Self { home: None, memory: MemoryChoice::Stay, rank: usize::MAX, reason: reason.into() }

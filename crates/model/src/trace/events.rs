@@ -90,7 +90,7 @@ macro_rules! trace_events {
                 }
             }
 
-            /// Writes the fields.
+            /// Writes the event's fields.
             pub fn put(&self, sink: &mut impl FieldSink) {
                 match *self {
                     $(Self::$variant $( ($payload) )? $({ $($field,)* })? => {

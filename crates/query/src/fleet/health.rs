@@ -23,7 +23,7 @@ const NOTES_KEPT_S: i64 = 24 * 3600;
 /// Bytes of a note's subject, and of its text.
 const MOST_TEXT: usize = 512;
 
-/// Of a host.
+/// What a host's windows lost, and their remarks.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     collected: Series<Collected>,

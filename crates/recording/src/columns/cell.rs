@@ -19,7 +19,7 @@ use crate::schema::{Presence, ValueType};
 /// Rows that are read at a time.
 const CHUNK: usize = 1 << 16;
 
-/// A value.
+/// A type of a column's values.
 pub(crate) trait Scalar: Sized {
     type Data: DataType;
     const VALUE: ValueType;

@@ -47,7 +47,6 @@ impl<'a> Wanted<'a> {
         Self { addresses, functions: Vec::new(), name_bytes: 0, is_cut: false }
     }
 
-    /// The wanted addresses.
     pub(crate) fn addresses(&self) -> &'a [u64] {
         self.addresses
     }
@@ -69,7 +68,6 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Adds a function.
     pub(crate) fn push(&mut self, function: Function) {
         let bytes = self.name_bytes.saturating_add(function.name.len());
         if MAX_NAME_BYTES < bytes || MAX_KEPT <= self.functions.len() {

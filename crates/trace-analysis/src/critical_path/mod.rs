@@ -173,7 +173,7 @@ pub enum PathActivity {
 }
 
 impl PathSegment {
-    /// Its length.
+    /// The segment's length.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.end.since(self.begin)

@@ -22,7 +22,7 @@ pub struct Lanes {
     pub left_out: u64,
 }
 
-/// A lane.
+/// A lane of a drawing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lane {
     pub of: LaneOf,

@@ -39,7 +39,7 @@ pub struct Subject<'a> {
     pub host_side: Option<&'a HostSide>,
 }
 
-/// What to draw.
+/// What a drawing shows, and of which time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
     pub range: Range<HostNs>,

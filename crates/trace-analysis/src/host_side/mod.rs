@@ -281,7 +281,7 @@ impl CpuSide {
 }
 
 impl VcpuSegment {
-    /// Its length.
+    /// The segment's length.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.end.since(self.begin)
@@ -300,7 +300,7 @@ impl VcpuState {
 }
 
 impl Share {
-    /// All of it.
+    /// The sum of all states.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
         let parts = [self.stolen_ns(), self.asleep_ns, self.unknown_ns];
@@ -313,7 +313,7 @@ impl Share {
         self.stolen.values().fold(0, |sum, ns| sum.saturating_add(*ns))
     }
 
-    /// Adds another's.
+    /// Adds another's times.
     pub fn merge(&mut self, other: &Self) {
         grow(&mut self.running_ns, other.running_ns);
         grow(&mut self.asleep_ns, other.asleep_ns);

@@ -199,7 +199,7 @@ impl Sleep {
     }
 }
 
-/// A CPU.
+/// What a CPU did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cpu {
     pub number: u32,
@@ -240,7 +240,7 @@ pub enum Work {
     Unknown,
 }
 
-/// A disk.
+/// A disk and its requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Disk {
     /// The kernel's `dev_t`.
@@ -286,7 +286,7 @@ impl Timeline {
         crate::span::slices(self, cpu, range)
     }
 
-    /// Its length.
+    /// The segment's length.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.end.since(self.begin)
@@ -308,7 +308,7 @@ impl Task {
 }
 
 impl Segment {
-    /// Its length.
+    /// The slice's length.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.end.since(self.begin)
@@ -316,7 +316,7 @@ impl Segment {
 }
 
 impl Slice {
-    /// Its length.
+    /// The request's length.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.end.since(self.begin)

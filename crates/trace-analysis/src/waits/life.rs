@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::cause::{Cause, Group};
 
-/// Stretches of time.
+/// The number and the length of waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sum {
     pub count: u64,
@@ -21,12 +21,12 @@ pub struct Life {
 }
 
 impl Sum {
-    /// One more stretch.
+    /// Adds a wait.
     pub fn add(&mut self, ns: u64) {
         self.merge(&Self { count: 1, ns, longest_ns: ns });
     }
 
-    /// Another sum's stretches.
+    /// Adds another's waits.
     pub fn merge(&mut self, other: &Self) {
         self.count = self.count.saturating_add(other.count);
         self.ns = self.ns.saturating_add(other.ns);
@@ -61,7 +61,7 @@ impl Life {
         if waiting == 0 { 0.0 } else { self.unknown().ns as f64 / waiting as f64 }
     }
 
-    /// By group.
+    /// Sums by group of causes.
     #[must_use]
     pub fn groups(&self) -> BTreeMap<Group, Sum> {
         let mut groups: BTreeMap<Group, Sum> = BTreeMap::new();
@@ -79,7 +79,7 @@ impl Life {
         causes
     }
 
-    /// Adds another's.
+    /// Adds another's times.
     pub fn merge(&mut self, other: &Self) {
         self.running.merge(&other.running);
         for (cause, sum) in &other.causes {

@@ -53,7 +53,7 @@ impl ProcessMemory {
         }
     }
 
-    /// The open file.
+    /// The open file of the VMM's memory.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file

@@ -43,7 +43,7 @@ pub fn compare_csv(a: &Side<'_>, b: &Side<'_>) -> String {
     all.csv()
 }
 
-/// The documented object.
+/// The comparison as the documented JSON object.
 #[must_use]
 pub fn compare_json(a: &Side<'_>, b: &Side<'_>) -> Value {
     let found = compared(a, b);

@@ -11,7 +11,7 @@ use crate::{Keep, Report, clean, counted, cut, grouped, length, seconds};
 /// Characters of the command's words at most.
 const COMMAND_CHARS: usize = 60;
 
-/// For people.
+/// The heading of a report.
 pub(super) fn report(context: &Context<'_>) -> Report {
     let mut report = facts(context);
     let shown = match &context.findings.selection {
@@ -101,7 +101,7 @@ fn command_line(context: &Context<'_>) -> Option<String> {
     Some(format!("{words} (pid {}), {ended}, {took}", ran.task))
 }
 
-/// For JSON.
+/// The heading as JSON.
 pub(super) fn object(context: &Context<'_>) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("version".into(), JSON_VERSION.into());

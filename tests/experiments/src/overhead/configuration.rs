@@ -104,7 +104,7 @@ impl Collector {
 }
 
 impl Configuration {
-    /// With its period.
+    /// The collector and its period.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{} at {} ms", self.label(), self.period_ms())
@@ -115,7 +115,7 @@ impl Configuration {
         format!("{}{}", self.collector.name(), if self.again { " (again)" } else { "" })
     }
 
-    /// Between samples.
+    /// The sampling period in ms.
     #[must_use]
     pub fn period_ms(&self) -> f64 {
         f64::from(self.period.ns) / 1e6

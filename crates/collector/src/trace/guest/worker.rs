@@ -102,7 +102,6 @@ pub(super) struct Clocks {
     pub(super) warning: Option<ClockWarning>,
 }
 
-/// The worker's thread.
 pub(super) fn work(work: &Work, commands: &Receiver<Command>, messages: &SyncSender<Message>) {
     if let Err(reason) = trace(work, commands, messages) {
         // Without a recorder there is no receiver.

@@ -22,7 +22,6 @@ pub(super) struct Chart {
     pub(super) bars: Vec<Bar>,
 }
 
-/// A bar.
 #[derive(Debug)]
 pub(super) struct Bar {
     pub(super) label: String,
