@@ -86,7 +86,7 @@ fn parts(text: &KernelText) -> impl Iterator<Item = (String, u64, u64)> {
 }
 
 /// Rows of mappings of all host processes at most.
-const MOST_MAPPINGS: usize = 1 << 20;
+const MAX_MAPPINGS: usize = 1 << 20;
 
 /// Adds the images of `hit` processes, and says where their files are to be found. `source` reads build ids.
 pub(crate) fn add_processes(
@@ -98,7 +98,7 @@ pub(crate) fn add_processes(
     notes: &mut Vec<Note>,
 ) -> Places {
     images.retain(|image| hit.contains(&Pid(image.pid)));
-    let cut = cut_mappings(&mut images, MOST_MAPPINGS);
+    let cut = cut_mappings(&mut images, MAX_MAPPINGS);
     if 0 < cut {
         let text = format!("the code of {cut} host processes with the most mappings has no names");
         notes.push(Note { subject: "host".to_owned(), text });

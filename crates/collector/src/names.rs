@@ -16,7 +16,7 @@ use crate::windows::Window;
 use crate::{CollectError, Roots, host_tables};
 
 /// Names of more addresses than this are forgotten, and found again when they are hit again.
-const MOST_SYMBOLS: usize = 1 << 20;
+const MAX_SYMBOLS: usize = 1 << 20;
 
 /// Names for windows, from what the guests and the host answered when they were queried last.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl Names {
         let answers = self.answers.maps.iter().map(|(vm, (map, clock, _))| (*vm, map, *clock));
         end_maps(&mut self.tables, &window.resets, answers);
         self.add_new_processes(&window.samples);
-        if MOST_SYMBOLS < self.named.len() {
+        if MAX_SYMBOLS < self.named.len() {
             self.named.clear();
             self.tables.symbols.clear();
         }

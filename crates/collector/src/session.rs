@@ -42,8 +42,8 @@ use crate::{CollectError, Roots};
 /// Samples of a CPU between two looks at the rings: a look costs as much as hundreds of samples.
 const POLL_SAMPLES: u32 = 4000;
 /// Bounds of the time between two looks: VMs are found and ends are seen then.
-const POLL_AT_LEAST_EVERY: Duration = Duration::from_secs(4);
-const POLL_AT_MOST_EVERY: Duration = Duration::from_secs(1);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(4);
+const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where switches come in at any rate, or quotas' periods are to be distinguished.
 const POLL_OFTEN: Duration = Duration::from_millis(200);
@@ -392,10 +392,10 @@ impl Session {
 fn poll_interval(sampling: &Sampling) -> Duration {
     if sampling.call_graph {
         // A sample has ten times the bytes.
-        return POLL_AT_MOST_EVERY;
+        return MIN_POLL_INTERVAL;
     }
     let interval = Duration::from_nanos(sampling.period_ns) * POLL_SAMPLES;
-    interval.clamp(POLL_AT_MOST_EVERY, POLL_AT_LEAST_EVERY)
+    interval.clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL)
 }
 
 fn sampler_options(sampling: &Sampling, cpus: &[u32], vendor: Vendor) -> probes::Options {

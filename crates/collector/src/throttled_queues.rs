@@ -11,7 +11,7 @@ use crate::sources::QuotaSource;
 use crate::vm_table::Moved;
 
 /// In a window; further ones are counted.
-const MOST_ROWS: usize = 1 << 20;
+const MAX_ROWS: usize = 1 << 20;
 
 /// The control groups that are watched, and what happened to their queues so far.
 #[derive(Debug, Default)]
@@ -95,7 +95,7 @@ impl QueueLog {
         for QuotaEvent { group, cpu, from, to } in events.drain(..) {
             // Those of a group that was forgotten have no member.
             let Some(from) = from.or_else(|| since.get(&group).copied()) else { continue };
-            if self.rows.len() < MOST_ROWS {
+            if self.rows.len() < MAX_ROWS {
                 self.rows.push(ThrottledQueue { quota: group, cpu, from, to });
             } else {
                 self.left_out += 1;

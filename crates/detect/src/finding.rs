@@ -212,7 +212,7 @@ pub struct Finding {
     /// The windows until this one were seen when it was found, s since 1970.
     pub found_s: u32,
     pub cause: Cause,
-    /// What changed, what says most first. At most [`MOST_SYMPTOMS`].
+    /// What changed, what says most first. At most [`MAX_SYMPTOMS`].
     pub symptoms: Vec<Symptom>,
     /// How many more changed.
     pub n_more: usize,
@@ -221,7 +221,7 @@ pub struct Finding {
 }
 
 /// Symptoms of a finding at most.
-pub const MOST_SYMPTOMS: usize = 64;
+pub const MAX_SYMPTOMS: usize = 64;
 
 /// What happened to findings.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,7 +2,7 @@
 //!
 //! Names come from guests and host processes. They are cut to [`NAME_BYTES`], and of everything that they can multiply
 //! (functions, thieves, processes) the most expensive are kept and the rest is added up. A summary of a host with
-//! [`MOST_VMS`] VMs takes at most 64 KiB per VM.
+//! [`MAX_VMS`] VMs takes at most 64 KiB per VM.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a name at most.
 pub const NAME_BYTES: usize = 160;
 /// VMs of a host at most; those with the first names are kept.
-pub const MOST_VMS: usize = 512;
+pub const MAX_VMS: usize = 512;
 /// Functions of a VM, or of an owner of host CPU time, at most.
-pub const MOST_FUNCTIONS: usize = 48;
+pub const MAX_FUNCTIONS: usize = 48;
 /// Thieves of a VM, exit reasons of a VM, owners of host CPU time, at most.
-pub const MOST_OTHERS: usize = 24;
+pub const MAX_OTHERS: usize = 24;
 /// A function of a program. What is not known is empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Code {
@@ -219,7 +219,7 @@ impl Summary {
         for vms in by_quota.values() {
             let mut most: Vec<&String> = vms.iter().collect();
             most.sort_by_key(|vm| std::cmp::Reverse(self.vms[*vm].used_ns()));
-            most.truncate(MOST_OTHERS);
+            most.truncate(MAX_OTHERS);
             for vm in vms {
                 let Some(summary) = self.vms.get_mut(vm) else { continue };
                 let others = most.iter().filter(|other| **other != vm);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Bytes of a name at most: guests choose them.
-const MOST_NAME: usize = 160;
+const MAX_NAME: usize = 160;
 
 /// A function of a process of a VM. What is not known is empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -45,7 +45,7 @@ impl Functions {
     /// Adds a row. Its names are cut to 160 bytes.
     pub fn add(&mut self, function: GuestFunction, cost: FunctionCost) {
         let cut = |mut name: String| {
-            let mut end = name.len().min(MOST_NAME);
+            let mut end = name.len().min(MAX_NAME);
             while !name.is_char_boundary(end) {
                 end -= 1;
             }
@@ -127,7 +127,7 @@ pub(crate) mod test {
     fn rows_are_added_up_and_the_longest_kept() {
         let mut functions = functions();
         assert_eq!(functions.costs.len(), 2);
-        assert!(functions.costs.keys().all(|function| function.function.len() <= MOST_NAME));
+        assert!(functions.costs.keys().all(|function| function.function.len() <= MAX_NAME));
         functions.keep_most(2);
         assert!(functions.notes.is_empty());
         functions.keep_most(1);

@@ -8,7 +8,7 @@ use crate::machine::parse_cpu_list;
 use crate::procfs::numbered;
 
 /// Nodes at most: what the kernel can be built for.
-const MOST_NODES: usize = 1024;
+const MAX_NODES: usize = 1024;
 /// Bytes of one process's `numa_maps` that are read at most. A process can have 65,530 mappings, each with a path of 4 KiB.
 const MAX_NUMA_MAPS_BYTES: u64 = 16 << 20;
 /// Bytes of a file of `/sys` that are read at most.
@@ -60,7 +60,7 @@ pub fn nodes(sys: &Path) -> io::Result<Vec<NumaNode>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
     };
-    ids.into_iter().take(MOST_NODES).map(|id| node(&folder.join(format!("node{id}")), id)).collect()
+    ids.into_iter().take(MAX_NODES).map(|id| node(&folder.join(format!("node{id}")), id)).collect()
 }
 
 fn node(folder: &Path, id: u32) -> io::Result<NumaNode> {
@@ -154,7 +154,7 @@ fn parse_numa_maps_line(line: &str) -> Option<NumaMapping> {
         } else if let Some(node) = key.strip_prefix('N').and_then(|node| node.parse().ok()) {
             let count: u64 = value.parse().ok()?;
             let is_new = pages.iter().all(|(other, _)| *other != node);
-            if is_new && pages.len() < MOST_NODES && count.checked_mul(page_bytes).is_some() {
+            if is_new && pages.len() < MAX_NODES && count.checked_mul(page_bytes).is_some() {
                 pages.push((node, count));
             }
         }

@@ -578,7 +578,7 @@ fn root_path() -> String {
 mod test {
     use super::*;
 
-    const LEAST: &str =
+    const MIN: &str =
         "name = \"x\"\n[load]\nrate = 10\n[ladder]\nvms = [1, 2]\n[service]\nwithin_ms = 100\n";
 
     fn check(more: &str, expected: &str) {
@@ -623,10 +623,10 @@ mod test {
             "[[remedy]]\nname = \"as it is\"\nnice = 1\n",
             "remedy `as it is`: there are two of this name, by letters and digits",
         );
-        let plan = LEAST.replace("[1, 2]", "[2, 1]");
+        let plan = MIN.replace("[1, 2]", "[2, 1]");
         let problem = Plan::parse(&plan).unwrap_err().to_string();
         assert_eq!(problem, "ladder.vms: needs 1 to 64 numbers, each greater than the last");
-        let plan = LEAST.replace("rate = 10", "rate = 10\nclients = 2");
+        let plan = MIN.replace("rate = 10", "rate = 10\nclients = 2");
         let problem = Plan::parse(&plan).unwrap_err().to_string();
         assert_eq!(problem, "load: needs either `rate` or `clients`");
     }
@@ -661,7 +661,7 @@ mod test {
     #[test]
     fn targets_are_all_or_so_many() {
         let check = |text: &str, vms, expected| {
-            let plan = LEAST.replace("rate = 10", &format!("rate = 10\n{text}"));
+            let plan = MIN.replace("rate = 10", &format!("rate = 10\n{text}"));
             assert_eq!(Plan::parse(&plan).ok().map(|plan| plan.loaded(vms)), expected, "{text}");
         };
         check("", 7, Some(7));

@@ -15,7 +15,7 @@ pub const MAX_FILE_BYTES: usize = 4 << 20;
 /// Samples of a VM at most.
 const MAX_SAMPLES: usize = 600;
 /// A size is smaller: those of all VMs and nodes can be added up.
-const MOST_BYTES: u64 = 1 << 50;
+const MAX_BYTES: u64 = 1 << 50;
 /// Default rate of memory moves.
 const USUAL_MOVE_BYTES_PER_S: u64 = 1 << 30;
 
@@ -318,7 +318,7 @@ impl Size {
         let wrong = |text: &str| FileError::Bytes(text.chars().take(40).collect());
         let text = match self {
             Self::Bytes(bytes) => {
-                let size = u64::try_from(*bytes).ok().filter(|bytes| *bytes < MOST_BYTES);
+                let size = u64::try_from(*bytes).ok().filter(|bytes| *bytes < MAX_BYTES);
                 return size.ok_or_else(|| wrong(&bytes.to_string()));
             }
             Self::Real(number) => return Err(wrong(&number.to_string())),
@@ -334,7 +334,7 @@ impl Size {
         let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
         let number: Option<u64> = number.parse().ok().filter(|_| is_number);
         let bytes = number.and_then(|number| number.checked_mul(1 << shift));
-        bytes.filter(|bytes| *bytes < MOST_BYTES).ok_or_else(|| wrong(text))
+        bytes.filter(|bytes| *bytes < MAX_BYTES).ok_or_else(|| wrong(text))
     }
 }
 

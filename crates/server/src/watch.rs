@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Findings that are over; of more, the first are forgotten.
 const MAX_OVER: usize = 1000;
 /// Of a table of one window. Larger ones are left out.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// A window, and when it, or its results, came into the store.
 type Arrived = (DateTime<Utc>, DayWindow);
@@ -311,7 +311,7 @@ impl Server {
             let path = window.result(table);
             match self.store.size(&path).await? {
                 None => return self.not_there(window, path.clone()).await,
-                Some(bytes) if MOST_BYTES < bytes => {
+                Some(bytes) if MAX_BYTES < bytes => {
                     return Err(WatchError::Results(format!("{path} has {bytes} bytes")));
                 }
                 Some(_) => {}

@@ -219,8 +219,8 @@ fn describe(status: Option<ExitStatus>) -> String {
 
 /// A reason may quote the window.
 pub(crate) fn shown(text: &str) -> String {
-    const MOST: usize = 500;
-    text.chars().filter(|c| !model::is_unsafe(*c)).take(MOST).collect()
+    const MAX_CHARS: usize = 500;
+    text.chars().filter(|c| !model::is_unsafe(*c)).take(MAX_CHARS).collect()
 }
 
 /// Is a worker, if this process was started for that: a program's first call. `None`: it was not.

@@ -16,7 +16,7 @@ use crate::{CaptureNs, Counter, Counts, Roles, TracedGuest};
 /// Connections that are followed at a time.
 const MAX_CONNECTIONS: usize = 50_000;
 /// Bytes of all connections that wait for something.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 const MAX_REQUESTS: usize = 1_000_000;
 const MAX_TRIPS: usize = 4_000_000;
 const MAX_UNREADABLE: usize = 1_000_000;
@@ -77,7 +77,7 @@ impl Default for Sink {
             unreadable: Vec::new(),
             databases: Vec::new(),
             counts: Counts::default(),
-            budget: Budget::new(MOST_BYTES),
+            budget: Budget::new(MAX_BYTES),
             full_since: None,
         }
     }

@@ -26,7 +26,7 @@ const REACH_PERIODS: u64 = 10;
 const MANY: usize = 256;
 
 /// Of those who have a pCPU, how many are known in a wait of more spans: the ones that have it longest.
-const MOST_OWNERS: usize = 64;
+const MAX_OWNERS: usize = 64;
 
 /// When an occupant has a pCPU. Times are in order, and apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,7 +173,7 @@ fn owners(spans: &[Span]) -> Vec<Owner> {
     }
     let mut longest: Vec<_> = sums.into_iter().collect();
     longest.sort_unstable_by_key(|(who, ns)| (Reverse(*ns), *who));
-    longest.truncate(MOST_OWNERS);
+    longest.truncate(MAX_OWNERS);
     let mut owners: Vec<_> =
         longest.iter().map(|(who, _)| Owner { who: *who, times: Vec::new() }).collect();
     let rows: FxHashMap<Occupant, usize> =

@@ -21,7 +21,7 @@ const KEPT_NOTES: usize = 20_000;
 /// How long they are kept, by ten minutes.
 const NOTES_KEPT_S: i64 = 24 * 3600;
 /// Bytes of a note's subject, and of its text.
-const MOST_TEXT: usize = 512;
+const MAX_TEXT: usize = 512;
 
 /// What a host's windows lost, and their remarks.
 #[derive(Debug, Default)]
@@ -225,5 +225,5 @@ fn name(note: &HealthNote) -> [&str; 3] {
 }
 
 fn cut(text: &str) -> String {
-    text[..text.floor_char_boundary(MOST_TEXT)].to_owned()
+    text[..text.floor_char_boundary(MAX_TEXT)].to_owned()
 }

@@ -22,7 +22,7 @@ const ENDED_S: u64 = 900;
 /// Alerts in one request.
 const MAX_AT_ONCE: usize = 64;
 /// Alerts in all.
-const MOST: usize = 4096;
+const MAX_ALERTS: usize = 4096;
 
 impl Server {
     /// Tells an Alertmanager what is open and what is over, for ever.
@@ -75,7 +75,7 @@ impl Server {
         let mut alerts: Vec<Alert> = found.iter().map(alert).collect();
         alerts.retain(|alert| alert.ends_s.is_none_or(|ends_s| now_s <= ends_s + ENDED_S));
         alerts.sort_by_key(|alert| alert.ends_s.is_some());
-        alerts.truncate(MOST);
+        alerts.truncate(MAX_ALERTS);
         alerts
     }
 
