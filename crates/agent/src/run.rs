@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use collector::{
-    CollectError, Exits, GuestQuestions, Naming, ProcessEvents, Recorder, Roots, Sampling,
-    SessionPlan, Unfinished,
+    CollectError, Exits, GuestQuestions, Naming, ProcessEvents, Recorder, Roots, SampledWindow,
+    Sampling, SessionPlan,
 };
 use model::{Counter, Header, HostNs, Trigger};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -125,7 +125,7 @@ fn lock(state: &State) -> Result<File, RunError> {
 /// State that the agent's threads share.
 #[derive(Debug)]
 struct Shared {
-    queue: Arc<Queue<Unfinished>>,
+    queue: Arc<Queue<SampledWindow>>,
     metrics: Arc<Metrics>,
     bell: Arc<Notifier>,
     server: Arc<Mutex<Option<String>>>,
@@ -496,7 +496,7 @@ impl Agent {
         }
     }
 
-    fn hand_on(&mut self, window: Unfinished) {
+    fn hand_on(&mut self, window: SampledWindow) {
         let metrics = &self.shared.metrics;
         self.silent_cpu = has_silent_cpu(window.header());
         let (start, end) = (window.header().start, window.header().end);

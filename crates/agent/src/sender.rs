@@ -26,12 +26,12 @@ const PUT_OFF: Duration = Duration::from_secs(600);
 /// Wakes the sender thread.
 #[derive(Debug, Default)]
 pub(crate) struct Notifier {
-    state: Mutex<BellState>,
+    state: Mutex<NotifierState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct BellState {
+struct NotifierState {
     has_rung: bool,
     /// The server changed: what failed with the old one says nothing.
     is_new_server: bool,
@@ -67,7 +67,7 @@ impl Notifier {
 
     /// Waits for a ring; or, `patiently`, through all rings for so long.
     fn wait(&self, limit: Duration, patiently: bool) -> WakeReason {
-        let sleeps = |state: &mut BellState| {
+        let sleeps = |state: &mut NotifierState| {
             !state.is_over && !state.is_new_server && (patiently || !state.has_rung)
         };
         let waited = self.changed.wait_timeout_while(self.state(), limit, sleeps);
@@ -80,7 +80,7 @@ impl Notifier {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, BellState> {
+    fn state(&self) -> MutexGuard<'_, NotifierState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use collector::{CollectError, Collected, Naming, Unfinished};
+use collector::{CollectError, Collected, Naming, SampledWindow};
 use model::Counter;
 use recording::Recording;
 
@@ -64,7 +64,7 @@ impl FinishError {
 impl WindowWriter {
     /// Finishes windows until there won't be another one; before that what a killed agent left. A window for which a
     /// sender waits, the next one or the agent's end, is finished like any work: see `own::restore_priority`.
-    pub(crate) fn run(&mut self, queue: &Queue<Unfinished>) {
+    pub(crate) fn run(&mut self, queue: &Queue<SampledWindow>) {
         self.naming.start_reader();
         self_priority::lower_priority();
         self.recover_left();
@@ -79,7 +79,7 @@ impl WindowWriter {
         }
     }
 
-    fn finish(&mut self, window: Unfinished) {
+    fn finish(&mut self, window: SampledWindow) {
         let folder = name_of(window.partial_path());
         // A disk that others fill leaves less than the configured room.
         self.enforce_limit(RESERVE.saturating_mul(bytes_in(window.partial_path())));

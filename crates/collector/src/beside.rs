@@ -6,20 +6,20 @@
 
 use crate::CollectError;
 use crate::plan::Control;
-use crate::record::{Recorder, Unfinished};
+use crate::record::{Recorder, SampledWindow};
 
 /// What is recorded while a trace goes on.
 #[derive(Debug)]
-pub(crate) enum Beside {
+pub(crate) enum ConcurrentSampler {
     Nothing,
     /// Samples, when the trace has begun.
     Attaching(Box<Recorder>),
     Sampling(Box<Recorder>),
     /// Samples up to the trace's end.
-    Sampled(Box<Unfinished>),
+    Sampled(Box<SampledWindow>),
 }
 
-impl Beside {
+impl ConcurrentSampler {
     /// The trace has begun.
     pub(crate) fn attach(&mut self) -> Result<(), CollectError> {
         *self = match std::mem::replace(self, Self::Nothing) {
@@ -64,7 +64,7 @@ impl Beside {
     }
 
     /// What was sampled until the trace's end.
-    pub(crate) fn into_sampled(self) -> Option<Unfinished> {
+    pub(crate) fn into_sampled(self) -> Option<SampledWindow> {
         match self {
             Self::Sampled(sampled) => Some(*sampled),
             _ => None,

@@ -38,7 +38,7 @@ use self::inbox::{Handle, Order, Reply, SymbolOrder};
 pub(crate) use self::reported::{Boot, GuestReport, Silence};
 use self::worker::Worker;
 use crate::GuestError;
-use crate::vm_table::Moved;
+use crate::vm_table::RowRemap;
 
 /// Limit of all guests' reports, and of those of one user's guests, in bytes.
 const MAX_REPORT_BYTES: usize = 512 << 20;
@@ -203,7 +203,7 @@ impl GuestWorkers {
     }
 
     /// Symbols that lie in this store are not requested while sampling.
-    pub(crate) fn know_symbols_in(&mut self, root: PathBuf) {
+    pub(crate) fn set_symbol_store(&mut self, root: PathBuf) {
         self.symbol_store = Some(root);
     }
 
@@ -284,7 +284,7 @@ impl GuestWorkers {
     }
 
     /// VMs have other rows from now on, or none.
-    pub(crate) fn take_new_places(&mut self, moved: &Moved) {
+    pub(crate) fn remap(&mut self, moved: &RowRemap) {
         self.workers.retain_mut(|worker| moved.vm(worker.vm).map(|vm| worker.vm = vm).is_some());
     }
 

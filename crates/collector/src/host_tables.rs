@@ -55,8 +55,8 @@ impl HostNames {
     ///
     /// # Errors
     /// When they can't be read.
-    pub(crate) fn begin_again(&mut self, proc: &Path) -> std::io::Result<()> {
-        self.source.begin_again();
+    pub(crate) fn reset(&mut self, proc: &Path) -> std::io::Result<()> {
+        self.source.reset();
         if self.is_read && self.text.modules == host::machine::kernel_modules(proc) {
             return Ok(());
         }
@@ -341,7 +341,7 @@ mod test {
         let mut source = HostSource::default().with_sandbox(Sandbox::here());
         let (proc, notes) = (folder.path(), &mut Vec::new());
         let places = add_processes(&mut tables, images, &hit, proc, &mut source, notes);
-        source.go_on(places);
+        source.reuse(places);
         let modules: Vec<_> = tables.modules.iter().map(|m| m.path.as_str()).collect();
         assert_eq!(modules, ["/tmp/perf-17.map", "[anon]"]);
         let offsets: Vec<_> = tables.mappings.iter().map(|m| m.offset).collect();

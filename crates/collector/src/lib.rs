@@ -38,7 +38,7 @@ pub use plan::{
     Collected, Control, Exits, GuestQuestions, Next, Plan, ProcessEvents, Progress, Sampling,
     SessionPlan,
 };
-pub use record::{Recorder, Unfinished, record, record_with_trace};
+pub use record::{Recorder, SampledWindow, record, record_with_trace};
 pub use roots::Roots;
 pub use throttling::Quotas;
 pub use windows::{Window, Windows};

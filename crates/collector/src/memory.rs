@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use host::numa;
-use model::{CpuId, CpuNode, FoundMemory, HostNs, Pid, Vm, VmId, VmMemory};
+use model::{CpuId, CpuNode, HostNs, NumaReading, Pid, Vm, VmId, VmMemory};
 
 use crate::Roots;
 use crate::vm_table::VmTable;
@@ -137,9 +137,9 @@ impl Reading {
                 let of_vm = |found| VmMemory { vm: VmId::from_index(row), time: *time, found };
                 match memory {
                     Ok(nodes) => rows.extend(nodes.iter().map(|(node, bytes)| {
-                        of_vm(FoundMemory::OnNode { node: *node, bytes: *bytes })
+                        of_vm(NumaReading::OnNode { node: *node, bytes: *bytes })
                     })),
-                    Err(reason) => rows.push(of_vm(FoundMemory::Unknown(reason.clone()))),
+                    Err(reason) => rows.push(of_vm(NumaReading::Unknown(reason.clone()))),
                 }
             }
         }
@@ -243,8 +243,8 @@ mod test {
             .iter()
             .map(|row| {
                 let found = match &row.found {
-                    FoundMemory::OnNode { node, bytes } => Ok((*node, *bytes)),
-                    FoundMemory::Unknown(reason) => Err(reason.as_str()),
+                    NumaReading::OnNode { node, bytes } => Ok((*node, *bytes)),
+                    NumaReading::Unknown(reason) => Err(reason.as_str()),
                 };
                 (row.vm.0, found)
             })
@@ -280,7 +280,7 @@ mod test {
         let reading = Reading { requested: vec![Pid(50)], answers: came.into() };
         let vms = VmTable::with_one_vcpu(50, 51);
         let found: Vec<_> = reading.rows(&vms.vms).into_iter().map(|row| row.found).collect();
-        assert_eq!(found, [FoundMemory::Unknown(TOO_LATE.to_owned())]);
+        assert_eq!(found, [NumaReading::Unknown(TOO_LATE.to_owned())]);
         drop(answer);
     }
 }

@@ -119,7 +119,7 @@ impl Names {
         let notes = &mut notes;
         let files =
             host_tables::add_processes(&mut tables, processes, &hit, proc, &mut host, notes);
-        host.go_on(files);
+        host.reuse(files);
         let wanted = addresses(&tables, &window.samples);
         let identities: BTreeMap<VmId, String> =
             window.processes.iter().map(|(vm, process)| (*vm, process.identity())).collect();
@@ -132,7 +132,7 @@ impl Names {
     }
 
     /// The tables to look at a window with: its VMs, and names for what its samples hit.
-    pub fn cover(&mut self, window: &Window) -> &Tables {
+    pub fn tables_for(&mut self, window: &Window) -> &Tables {
         let answered = std::mem::take(&mut self.tables.vms);
         self.tables.vms = window.vms.clone();
         for (row, answered) in self.tables.vms.iter_mut().zip(answered) {
@@ -167,7 +167,7 @@ impl Names {
         let new = hit.difference(&known).filter_map(read).collect();
         let Self { tables, host, proc, .. } = self;
         let files = host_tables::add_processes(tables, new, &hit, proc, host, &mut Vec::new());
-        host.go_on(files);
+        host.reuse(files);
     }
 }
 

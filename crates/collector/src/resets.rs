@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use model::{GuestVirt, HostNs, Vcpu, VmId};
 
-use crate::vm_table::Moved;
+use crate::vm_table::RowRemap;
 
 /// Where x86-64 Linux lies, at an address of its boot's choice; with it modules, from `MODULES` on or from `LOW_MODULES` on
 /// without address randomization.
@@ -88,7 +88,7 @@ impl Resets {
     }
 
     /// VMs have other rows from now on, or none.
-    pub(crate) fn take_new_places(&mut self, moved: &Moved) {
+    pub(crate) fn remap(&mut self, moved: &RowRemap) {
         let signs = std::mem::take(&mut self.by_vm).into_iter();
         self.by_vm = signs.filter_map(|(vm, signs)| Some((moved.vm(vm)?, signs))).collect();
     }

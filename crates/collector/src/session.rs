@@ -27,9 +27,9 @@ use host::sideband::EventKind;
 use host::vms::VmProcess;
 use model::{Header, HostNs, Note, Pid, Tid, Vendor, VmId};
 
-use self::vcpus::Looks;
+use self::vcpus::ScanState;
 pub(crate) use self::window::WindowEnd;
-use self::window::{After, WindowState};
+use self::window::{LateRecords, WindowState};
 use crate::guests::{GuestWorkers, Log, Pending};
 use crate::plan::{GuestQuestions, ProcessEvents, Progress, Sampling, SessionPlan};
 use crate::resets::Resets;
@@ -67,7 +67,7 @@ pub(crate) struct Session {
     processes: ProcessLog,
     guests: GuestWorkers,
     throttling: ThrottlingLog,
-    looks: Looks,
+    looks: ScanState,
     window: WindowState,
     resets: Resets,
     /// Processes' events from before have been applied.
@@ -117,7 +117,7 @@ impl Session {
             processes,
             guests: GuestWorkers::new(),
             throttling: ThrottlingLog::default(),
-            looks: Looks::default(),
+            looks: ScanState::default(),
             window: WindowState::default(),
             resets: Resets::default(),
             settled: HostNs(0),
@@ -126,8 +126,8 @@ impl Session {
     }
 
     /// Guests' symbols that lie in this store need not be requested.
-    pub(crate) fn know_symbols_in(&mut self, store: &Path) {
-        self.guests.know_symbols_in(store.to_owned());
+    pub(crate) fn set_symbol_store(&mut self, store: &Path) {
+        self.guests.set_symbol_store(store.to_owned());
     }
 
     /// Finds the VMs that run, and begins to ask their guests.
@@ -219,12 +219,12 @@ impl Session {
     /// When the sink can't store it.
     pub(crate) fn poll(&mut self, sink: &mut dyn Sink) -> Result<Vec<Progress>, CollectError> {
         let settled = HostNs(self.sources.now().0.saturating_sub(SETTLING_NS));
-        self.drain(sink, HostNs(u64::MAX), After::Carry)?;
+        self.drain(sink, HostNs(u64::MAX), LateRecords::Carry)?;
         let mut news = self.drain_processes(settled);
         self.processes.forget_ended(|pid| sink.is_hit(Pid(pid)));
         self.read_throttling();
         self.throttling.drain(&*self.sources, &self.header.cpus);
-        news.extend(self.look_for_unknown().into_iter().map(Progress::VmFound));
+        news.extend(self.scan_unknown().into_iter().map(Progress::VmFound));
         Ok(news)
     }
 
@@ -242,7 +242,7 @@ impl Session {
         let exits = self.exits();
         // What can't be stored is lost with this window, and not found in the next one.
         let mut sink = UntilError { sink, error: None };
-        self.drain(&mut sink, self.header.end, After::Carry)?;
+        self.drain(&mut sink, self.header.end, LateRecords::Carry)?;
         let error = sink.error;
         let end = self.window_end(exits);
         self.begin_window(self.header.end);
@@ -265,10 +265,10 @@ impl Session {
         let reachable = std::mem::take(&mut self.reachable).into_iter();
         self.reachable =
             reachable.filter_map(|(vm, process)| Some((moved.vm(vm)?, process))).collect();
-        self.guests.take_new_places(&moved);
-        self.resets.take_new_places(&moved);
+        self.guests.remap(&moved);
+        self.resets.remap(&moved);
         self.resets.forget_before(self.header.start);
-        self.throttling.take_new_places(&moved);
+        self.throttling.remap(&moved);
         self.window.switches.retain_mut(|switch| {
             moved.vcpu(switch.vcpu).map(|place| switch.vcpu = place).is_some()
         });
@@ -305,10 +305,10 @@ impl Session {
         self.header.end = self.sources.now();
         let exits = self.exits();
         self.sources.stop();
-        self.drain(sink, self.header.end, After::Drop)?;
+        self.drain(sink, self.header.end, LateRecords::Drop)?;
         self.drain_processes(HostNs(u64::MAX));
         self.read_throttling();
-        self.look_for_unknown();
+        self.scan_unknown();
         self.note_new_cpus();
         self.note_left_out();
         let window = self.window_end(exits);

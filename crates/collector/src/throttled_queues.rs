@@ -8,7 +8,7 @@ use model::{HostNs, QuotaMember, ThrottledQueue, VcpuId, VmId};
 use probes::{QuotaEvent, QuotaTracer};
 
 use crate::sources::QuotaSource;
-use crate::vm_table::Moved;
+use crate::vm_table::RowRemap;
 
 /// In a window; further ones are counted.
 const MAX_ROWS: usize = 1 << 20;
@@ -133,7 +133,7 @@ impl QueueLog {
     }
 
     /// VMs and vCPUs have other rows from now on, or none.
-    pub(crate) fn take_new_places(&mut self, moved: &Moved) {
+    pub(crate) fn remap(&mut self, moved: &RowRemap) {
         self.members.retain_mut(|member| {
             let vcpu = member.vcpu.map(|vcpu| moved.vcpu(vcpu));
             let (Some(vm), false) = (moved.vm(member.vm), vcpu == Some(None)) else { return false };

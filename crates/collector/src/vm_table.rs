@@ -37,7 +37,7 @@ pub(crate) struct Numbers {
 
 /// The rows that stayed, by their old places.
 #[derive(Debug)]
-pub(crate) struct Moved {
+pub(crate) struct RowRemap {
     vms: Vec<Option<VmId>>,
     vcpus: Vec<Option<VcpuId>>,
 }
@@ -139,15 +139,15 @@ impl VmTable {
     }
 
     /// Forgets VMs and vCPUs that ended before `start`, the begin of a window. The others were there before it.
-    pub(crate) fn forget_ended(&mut self, start: HostNs) -> Moved {
+    pub(crate) fn forget_ended(&mut self, start: HostNs) -> RowRemap {
         let stays = |ended: Option<HostNs>| ended.is_none_or(|ended| start < ended);
         let vms = places(self.vms.iter().map(|vm| stays(vm.ended)));
         let vms: Vec<_> = vms.map(|place| place.map(VmId::from_index)).collect();
         let vcpu_stays = |vcpu: &Vcpu| vms[vcpu.vm.index()].is_some() && stays(vcpu.ended);
         let vcpus = places(self.vcpus.iter().map(vcpu_stays));
         let vcpus = vcpus.map(|place| place.map(VcpuId::from_index)).collect();
-        let moved = Moved { vms, vcpus };
-        self.take_new_places(&moved);
+        let moved = RowRemap { vms, vcpus };
+        self.remap(&moved);
         let before = |started: Option<HostNs>| started.filter(|started| start < *started);
         self.vms.iter_mut().for_each(|vm| vm.started = before(vm.started));
         self.vcpus.iter_mut().for_each(|vcpu| vcpu.started = before(vcpu.started));
@@ -155,7 +155,7 @@ impl VmTable {
         moved
     }
 
-    fn take_new_places(&mut self, moved: &Moved) {
+    fn remap(&mut self, moved: &RowRemap) {
         let Self { vms, vcpus, identities, by_kvm, watched, first_met, unplugged, numbers } = self;
         *unplugged = std::mem::take(unplugged)
             .into_iter()
@@ -177,7 +177,7 @@ impl VmTable {
             .into_iter()
             .filter_map(|((vm, number), met)| Some(((moved.vm(vm)?, number), met)))
             .collect();
-        numbers.take_new_places(moved);
+        numbers.remap(moved);
     }
 
     fn add_vm(&mut self, vcpu: &FoundVcpu, name: &str, started: Option<HostNs>) -> VmId {
@@ -229,7 +229,7 @@ impl VmTable {
     }
 }
 
-impl Moved {
+impl RowRemap {
     /// Where a VM's row is now; `None`: it was forgotten.
     pub(crate) fn vm(&self, vm: VmId) -> Option<VmId> {
         self.vms.get(vm.index()).copied().flatten()
@@ -285,7 +285,7 @@ impl Numbers {
         self.differ |= number != row.index();
     }
 
-    fn take_new_places(&mut self, moved: &Moved) {
+    fn remap(&mut self, moved: &RowRemap) {
         for row in &mut self.rows {
             *row = row.and_then(|row| moved.vcpu(row));
         }

@@ -3,7 +3,7 @@
 //! ```text
 //!  Windows: session --next_window()--> samples since the window before --+--> analysis
 //!  Names: guests' maps and symbols                                       |
-//!         \--cover(window)--> tables that name its addresses ------------+
+//!         \--tables_for(window)--> tables that name its addresses -------+
 //! ```
 
 use std::time::Duration;

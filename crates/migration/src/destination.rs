@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use api::layout::{Counters, HostLayout, StartedBy, ToDestination, ToSource, VERSION};
 use layout::{Placed, Plan, Topology};
 use model::Pid;
-use numa::{CarriedOut, Host, HostVm, Steered, VmProcess};
+use numa::{AppliedPlan, Host, HostVm, Steered, VmProcess};
 
 use crate::PROC;
 use crate::arrange::{self, Coming, Placement};
@@ -442,7 +442,7 @@ impl Destination<'_> {
 }
 
 /// Brings one VM to where it should be.
-fn put(this: &ThisHost, host: &Host, vm: &HostVm, place: &Placed) -> CarriedOut {
+fn put(this: &ThisHost, host: &Host, vm: &HostVm, place: &Placed) -> AppliedPlan {
     let VmProcess { pid, name, .. } = &vm.process;
     let plan = Plan::for_one(&host.topology, (pid.0, name), &vm.placed, place);
     this.apply_plan(host, std::slice::from_ref(vm), &plan, &|| false)
@@ -480,7 +480,7 @@ fn nodes(host: &Host, place: &Placed) -> Vec<u32> {
     used.map(|(node, _)| node.id).collect()
 }
 
-fn account(layout: &mut HostLayout, processes: &[Pid], done: &CarriedOut) {
+fn account(layout: &mut HostLayout, processes: &[Pid], done: &AppliedPlan) {
     for moved in &done.vms {
         let vms = layout.vms.iter_mut().zip(processes);
         for (vm, _) in vms.filter(|(vm, pid)| !vm.arrives && **pid == moved.pid) {
@@ -492,7 +492,7 @@ fn account(layout: &mut HostLayout, processes: &[Pid], done: &CarriedOut) {
     layout.notes.extend(done.failures.iter().map(ToString::to_string));
 }
 
-fn account_arriving(layout: &mut HostLayout, done: &CarriedOut) {
+fn account_arriving(layout: &mut HostLayout, done: &AppliedPlan) {
     for vm in layout.vms.iter_mut().filter(|vm| vm.arrives) {
         vm.moved_bytes += done.vms.iter().map(|moved| moved.moved).sum::<u64>();
     }

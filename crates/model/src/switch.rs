@@ -33,7 +33,7 @@ pub enum SwitchEvent {
         /// Last VM-exit reason, as `VcpuSample::exit_reason`.
         exit_reason: u32,
         /// Where its guest will go on; `None` before a halt, and where it can't be read.
-        guest: Option<GuestAt>,
+        guest: Option<GuestRegisters>,
     },
     /// It got the CPU.
     In {
@@ -59,7 +59,7 @@ pub enum SwitchEvent {
 
 /// Where a guest stands while its vCPU does not run; fields as in `VcpuSample`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GuestAt {
+pub struct GuestRegisters {
     pub ip: GuestVirt,
     pub cr3: Option<Cr3>,
     pub fs_base: GuestVirt,
@@ -75,7 +75,7 @@ impl Switch {
         let SwitchEvent::Out { exit_reason, guest: Some(guest), .. } = self.event else {
             return None;
         };
-        let GuestAt { ip, cr3, fs_base, cpl, kernel_stack } = guest;
+        let GuestRegisters { ip, cr3, fs_base, cpl, kernel_stack } = guest;
         let at = VcpuSample {
             vcpu: self.vcpu,
             ip,

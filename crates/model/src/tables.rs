@@ -163,12 +163,12 @@ pub struct CpuNode {
 pub struct VmMemory {
     pub vm: VmId,
     pub time: HostNs,
-    pub found: FoundMemory,
+    pub found: NumaReading,
 }
 
 /// A reading of a VM's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FoundMemory {
+pub enum NumaReading {
     /// How much lies on one node.
     OnNode { node: u32, bytes: u64 },
     /// It could not be read; the text says why.

@@ -23,7 +23,7 @@ use crate::read::{HostVm, NumaError, VmProcess, started};
 
 /// What a plan's execution did.
 #[derive(Debug, Default)]
-pub struct CarriedOut {
+pub struct AppliedPlan {
     /// VMs whose vCPUs or memory were to move, in the plan's order.
     pub vms: Vec<Applied>,
     pub took: Duration,
@@ -64,7 +64,7 @@ pub fn apply_plan(
     plan: &Plan,
     bytes_per_s: u64,
     stop: &dyn Fn() -> bool,
-) -> CarriedOut {
+) -> AppliedPlan {
     let begin = Instant::now();
     let mut work = Work::new(roots, topology, vms, plan, Pace::new(bytes_per_s));
     work.check();
@@ -73,7 +73,7 @@ pub fn apply_plan(
     let Work { done, failures, stopped, .. } = work;
     let is_concerned = |done: &Applied| 0 < done.vcpus || 0 < done.wanted || done.stays.is_some();
     let vms = done.into_iter().filter(is_concerned).collect();
-    CarriedOut { vms, took: begin.elapsed(), failures, stopped }
+    AppliedPlan { vms, took: begin.elapsed(), failures, stopped }
 }
 
 /// A plan that is being carried out. VMs are named by their places in it.

@@ -60,13 +60,13 @@ pub struct Sampler {
 
 /// A run of consecutive records of one CPU.
 #[derive(Debug)]
-pub struct Drained<'a> {
+pub struct RecordBatch<'a> {
     /// The records, 96 bytes each, see bpf/abi/sample.h.
     pub records: &'a [u8],
     stacks: Option<&'a [u8]>,
 }
 
-impl<'a> Drained<'a> {
+impl<'a> RecordBatch<'a> {
     /// Records and, when call graphs are on, the bytes of their stacks.
     #[must_use]
     pub fn new(records: &'a [u8], stacks: Option<&'a [u8]>) -> Self {
@@ -215,7 +215,7 @@ impl Sampler {
     pub fn drain<E>(
         &self,
         cpu: u32,
-        mut take: impl FnMut(Drained<'_>) -> Result<(), E>,
+        mut take: impl FnMut(RecordBatch<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.rings.drain(cpu as usize, |slot, records| {
             let n = records.len() / SAMPLE_BYTES;
@@ -223,7 +223,7 @@ impl Sampler {
                 // SAFETY: of the same slots as the records; a stack is written before the ring's head moves.
                 unsafe { stacks.published(slot * STACK_BYTES, n * STACK_BYTES) }
             });
-            take(Drained::new(records, stacks))
+            take(RecordBatch::new(records, stacks))
         })
     }
 

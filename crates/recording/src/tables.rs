@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use model::{
-    BuildId, Clock, CpuId, CpuNode, Cr3, ExitCount, FoundMemory, Guest, GuestVirt, HostNs,
-    HostVirt, Image, ImageId, ImageKind, KernelStack, Mapping, Module, ModuleId, Owner, Pid,
+    BuildId, Clock, CpuId, CpuNode, Cr3, ExitCount, Guest, GuestVirt, HostNs, HostVirt, Image,
+    ImageId, ImageKind, KernelStack, Mapping, Module, ModuleId, NumaReading, Owner, Pid,
     QuotaMember, Stack, Symbol, SymbolName, Tables, Thread, ThrottledQueue, Throttling, Tid, Vcpu,
     VcpuId, Vm, VmId, VmMemory,
 };
@@ -384,8 +384,8 @@ table! {
     Memory of VmMemory, whole MEMORY;
     write |number, row|
     let (on, of, reason) = match &row.found {
-        FoundMemory::OnNode { node, bytes } => (Some(*node), Some(*bytes), None),
-        FoundMemory::Unknown(reason) => (None, None, Some(reason.as_str())),
+        NumaReading::OnNode { node, bytes } => (Some(*node), Some(*bytes), None),
+        NumaReading::Unknown(reason) => (None, None, Some(reason.as_str())),
     }; {
         vm: VmId = row.vm,
         time_ns: HostNs = row.time,
@@ -395,8 +395,8 @@ table! {
     }
     read |row, columns| {
         let found = match (node, bytes, unknown_reason) {
-            (&Some(node), &Some(bytes), None) => FoundMemory::OnNode { node, bytes },
-            (None, None, Some(reason)) => FoundMemory::Unknown(reason.to_string()),
+            (&Some(node), &Some(bytes), None) => NumaReading::OnNode { node, bytes },
+            (None, None, Some(reason)) => NumaReading::Unknown(reason.to_string()),
             _ => return Err("memory is neither on a node nor unknown"),
         };
         Ok(VmMemory { vm: *vm, time: *time_ns, found })

@@ -90,7 +90,7 @@ impl HostSource {
     }
 
     /// Modules are numbered anew from now on. What is known of files stays.
-    pub fn begin_again(&mut self) {
+    pub fn reset(&mut self) {
         self.places.clear();
         self.files.allowances.clear();
         if MAX_STOPPED < self.files.stopped.len() {
@@ -110,7 +110,7 @@ impl HostSource {
     }
 
     /// Adds modules that have appeared since, and lets every owner's files be read anew: for who asks again and again.
-    pub fn go_on(&mut self, places: Places) {
+    pub fn reuse(&mut self, places: Places) {
         self.places.extend(places);
         self.files.allowances.values_mut().for_each(|allowance| allowance.bytes = MAX_OWNER_BYTES);
     }

@@ -122,7 +122,7 @@ impl Files {
         let id = ModuleId::from_index(self.places.len());
         // Through its mapping, in its process' root, and in ours.
         self.places.insert(id, vec![Place::from(path); 3]);
-        self.source.go_on(self.places.clone());
+        self.source.reuse(self.places.clone());
         let module = Module { owner: Owner::Host, path: "/program".into(), build_id: None };
         match self.source.names(id, &module, &[1, 2]).pop().unwrap() {
             SymbolName::Function(name) => name,

@@ -15,7 +15,7 @@ use super::places::Places;
 use super::problems::{Problem, Problems};
 use super::queues::Queues;
 use super::throttle::{self, Wait};
-use super::track::{Activity, Away, Departure, Point, Track};
+use super::track::{Activity, Departure, OffCpu, Point, Track};
 use super::{Occupancy, Occupant, VcpuTimelines, by_switches, cover, occupancy};
 use crate::{Resolver, exit_reason};
 use resolve::Level;
@@ -84,8 +84,9 @@ impl<'r> VcpuTimelinesBuilder<'r> {
             return;
         }
         if let SwitchEvent::Seen { off_cpu, exit_reason, waits } = switch.event {
-            let doing = off_cpu
-                .map_or(Activity::Running, |off_cpu| Activity::Away(Away { off_cpu, exit_reason }));
+            let doing = off_cpu.map_or(Activity::Running, |off_cpu| {
+                Activity::OffCpu(OffCpu { off_cpu, exit_reason })
+            });
             let (time, cpu) = (switch.time.0, switch.cpu);
             let point = Point { time, cpu, doing, waits, kicked: false, place: None };
             self.points[switch.vcpu.index()].push(point);

@@ -4,16 +4,16 @@
 use model::{CpuId, OffCpuReason, TimelineState, WaitCounters};
 
 use super::cover::middle;
-use super::gap::{Gap, Unseen, difference};
+use super::gap::{Gap, UncoveredTime, difference};
 use super::marks::CpuObservations;
 use super::queues::{VcpuQueues, overlap};
-use super::track::{Activity, Away, Point, Track, What, is_near};
+use super::track::{Activity, OffCpu, Point, Track, What, is_near};
 
 /// Draws one vCPU's track.
 #[derive(Debug)]
 pub(super) struct GapFiller<'a> {
     points: &'a [Point],
-    unseen: Unseen,
+    unseen: UncoveredTime,
     period_ns: u64,
     marks: &'a CpuObservations,
     queues: VcpuQueues<'a>,
@@ -26,7 +26,7 @@ impl<'a> GapFiller<'a> {
         queues: VcpuQueues<'a>,
         period_ns: u64,
     ) -> Self {
-        Self { points, unseen: Unseen::of(points, period_ns), period_ns, marks, queues }
+        Self { points, unseen: UncoveredTime::of(points, period_ns), period_ns, marks, queues }
     }
 
     /// The gap after each point that has counters on both sides.
@@ -284,7 +284,9 @@ fn asleep(a: &Point, b: &Point) -> TimelineState {
 fn reason(a: &Point, b: &Point) -> Option<u32> {
     [a, b].into_iter().find_map(|point| match point.doing {
         Activity::Vmm { reason, halted: false } => Some(reason),
-        Activity::Away(Away { off_cpu: OffCpuReason::Asleep, exit_reason }) => Some(exit_reason),
+        Activity::OffCpu(OffCpu { off_cpu: OffCpuReason::Asleep, exit_reason }) => {
+            Some(exit_reason)
+        }
         _ => None,
     })
 }

@@ -17,9 +17,9 @@ use super::track::{Activity, Point};
 /// Between two runs of many samples it is half a period of either on average. A vCPU that comes and goes between samples
 /// may have been on a CPU more often in the gap: that this adds up to more than four periods has a probability of 2 %.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Unseen(u64);
+pub(super) struct UncoveredTime(u64);
 
-impl Unseen {
+impl UncoveredTime {
     const AT_THE_ENDS: Self = Self(1);
     const IN_BURSTS: Self = Self(4);
 

@@ -34,17 +34,17 @@ pub(super) enum Activity {
     /// On a CPU, in unknown code.
     Running,
     /// Not on a CPU.
-    Away(Away),
+    OffCpu(OffCpu),
 }
 
 /// Why a vCPU is not on a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Away {
+pub(super) struct OffCpu {
     pub(super) off_cpu: OffCpuReason,
     pub(super) exit_reason: u32,
 }
 
-impl Away {
+impl OffCpu {
     pub(super) fn state(self) -> TimelineState {
         self.off_cpu.state(self.exit_reason)
     }
@@ -58,14 +58,14 @@ impl Point {
             Activity::GuestUser => Some(TimelineState::GuestUser),
             Activity::GuestUnknown => Some(TimelineState::GuestUnknown),
             Activity::Vmm { reason, .. } => Some(TimelineState::StealVmm { reason }),
-            Activity::Running | Activity::Away(_) => None,
+            Activity::Running | Activity::OffCpu(_) => None,
         }
     }
 
     /// Why it was not on a CPU.
-    pub(super) fn away(&self) -> Option<Away> {
+    pub(super) fn away(&self) -> Option<OffCpu> {
         match self.doing {
-            Activity::Away(away) => Some(away),
+            Activity::OffCpu(away) => Some(away),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use api::guest::{GuestMap, GuestModule, ModuleSymbols};
-use guest::{KnownMap, MAX_KEPT_BYTES, SessionError};
+use guest::{CachedMap, MAX_KEPT_BYTES, SessionError};
 use model::{Budget, Clock, HostNs};
 
 /// Boots of a guest that are distinguished, and silences that are named: a guest may make up as many as it likes.
@@ -36,7 +36,7 @@ pub(crate) struct GuestReport {
 /// A guest from one boot to the next.
 #[derive(Debug)]
 pub(crate) struct Boot {
-    pub(crate) map: KnownMap,
+    pub(crate) map: CachedMap,
     pub(crate) clock: Clock,
     /// Earliest next query for symbols while it is sampled.
     ask_symbols_from: Instant,
@@ -58,7 +58,7 @@ impl Boot {
     }
 
     fn new(map: GuestMap, clock: Clock, room: &Budget, now: Instant) -> Self {
-        let mut known = KnownMap::within(room.clone());
+        let mut known = CachedMap::within(room.clone());
         known.add(map);
         Self { map: known, clock, ask_symbols_from: now + SHORTEST_REST }
     }

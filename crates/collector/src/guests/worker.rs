@@ -6,12 +6,12 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use api::guest::{GuestMap, GuestModule, Pace};
-use guest::{Channel, Limits, LogBegin, Session, SessionError};
+use guest::{Channel, Limits, LogStart, Session, SessionError};
 use host::vms::VmProcess;
 use model::{Budget, BuildId, HostNs};
 use symbols::{GuestChild, Store};
 
-use super::inbox::{Inbox, Order, SymbolOrder, Woken};
+use super::inbox::{Inbox, Order, SymbolOrder, WakeReason};
 use super::{Answer, Answered, Asker, GuestReport, Log, channel, via};
 use crate::GuestError;
 use crate::lock::PortLock;
@@ -125,7 +125,7 @@ impl Worker {
         self.pause = first;
         loop {
             let woken = match self.held.take() {
-                Some((order, _)) => Woken::Order(order),
+                Some((order, _)) => WakeReason::Order(order),
                 None => self.inbox.wait(due.saturating_duration_since(Instant::now())),
             };
             if self.inbox.is_gone() && self.pause != FOREVER {
@@ -136,16 +136,16 @@ impl Worker {
             }
             let channel = channel.filter(|_| !self.inbox.is_gone());
             match woken {
-                Woken::Unwanted => return,
-                Woken::Order(order @ Order::Tell { log, .. }) => {
+                WakeReason::Unwanted => return,
+                WakeReason::Order(order @ Order::Tell { log, .. }) => {
                     self.current = Some((order, Instant::now()));
                     if let Some(channel) = channel {
                         self.bring_up_to_date(channel, log);
                     }
                     self.answer_current();
                 }
-                Woken::Order(Order::Symbols(order)) => self.send_symbols(order),
-                Woken::Order(Order::Wake) | Woken::Time => {
+                WakeReason::Order(Order::Symbols(order)) => self.send_symbols(order),
+                WakeReason::Order(Order::Wake) | WakeReason::Time => {
                     if let Some(channel) = channel.filter(|_| due <= Instant::now()) {
                         self.pause = self.ask(channel);
                         due = Instant::now() + self.pause;
@@ -203,7 +203,7 @@ impl Worker {
         self.take_port(channel)?;
         let mut session = self.greet(channel, limit)?;
         let mut is_patient = self.patience();
-        let LogBegin { guest_ns, problem } =
+        let LogStart { guest_ns, problem } =
             session.start_log(pace, LATE_SLICE, &mut is_patient)?;
         let map = session.changes(LATE_SLICE, &mut is_patient)?;
         drop(is_patient);
@@ -348,9 +348,9 @@ impl Worker {
     fn hold_order(&mut self) -> bool {
         if self.held.is_none() {
             match self.inbox.look() {
-                Woken::Unwanted => return false,
-                Woken::Order(order) => self.held = Some((order, Instant::now())),
-                Woken::Time => {}
+                WakeReason::Unwanted => return false,
+                WakeReason::Order(order) => self.held = Some((order, Instant::now())),
+                WakeReason::Time => {}
             }
         }
         true

@@ -22,7 +22,7 @@ use super::plan::{Scope, TracePlan, Traced};
 use super::realtime::RealtimePriority;
 use super::source::{Source, SourceError};
 use crate::CollectError;
-use crate::beside::Beside;
+use crate::beside::ConcurrentSampler;
 use crate::plan::{Control, Next, Progress};
 use crate::running::{Ended, Running, still_runs};
 
@@ -40,13 +40,13 @@ const DISK_SPACE_EVERY: Duration = Duration::from_secs(1);
 /// When tracing can't begin; nothing lies under the trace's name then. When the trace can't be written: what was traced
 /// by then stays readable under its partial name.
 pub fn trace(plan: &TracePlan, control: &mut dyn Control) -> Result<Traced, CollectError> {
-    trace_beside(plan, &mut Beside::Nothing, control)
+    trace_beside(plan, &mut ConcurrentSampler::Nothing, control)
 }
 
 /// Traces, and samples beside it: samples begin after the trace and end before it.
 pub(crate) fn trace_beside(
     plan: &TracePlan,
-    beside: &mut Beside,
+    beside: &mut ConcurrentSampler,
     control: &mut dyn Control,
 ) -> Result<Traced, CollectError> {
     let vms = find_vms(plan)?;
@@ -201,7 +201,7 @@ impl<'a> Recorder<'a> {
     fn begin(
         &mut self,
         held: Option<HeldCommand>,
-        beside: &mut Beside,
+        beside: &mut ConcurrentSampler,
     ) -> Result<Option<Running>, CollectError> {
         for machine in &mut self.machines {
             machine.open_spools(self.checkpoints.writer())?;
@@ -251,7 +251,7 @@ impl<'a> Recorder<'a> {
     fn run(
         &mut self,
         mut command: Option<&mut Running>,
-        beside: &mut Beside,
+        beside: &mut ConcurrentSampler,
         control: &mut dyn Control,
     ) -> Result<(), CollectError> {
         let priority = RealtimePriority::begin();

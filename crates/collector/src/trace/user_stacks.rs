@@ -105,7 +105,7 @@ fn name(images: Vec<ProcessImage>, stacks: &[UserStack], proc: &Path) -> NamedSt
     let (mut tables, mut notes) = (Tables::default(), Vec::<Note>::new());
     let places =
         host_tables::add_processes(&mut tables, images, &hit, proc, &mut files, &mut notes);
-    files.go_on(places);
+    files.reuse(places);
     tables.stacks = stacks.iter().map(addresses).collect();
     let samples: Vec<Sample> = (0..).zip(stacks).map(|(row, it)| sample(row, it)).collect();
     let mut wanted = Addresses::new(&tables);

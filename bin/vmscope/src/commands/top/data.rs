@@ -122,7 +122,7 @@ impl Source {
 
     /// What a window shows, and the VMs of whose guests' time too much has no names.
     fn look(&mut self, window: &Window) -> (Shown, Vec<VmId>) {
-        let tables = self.names.cover(window);
+        let tables = self.names.tables_for(window);
         let resolver = Resolver::new(tables);
         let mut builder =
             VcpuTimelinesBuilder::new(&resolver, &window.header, OffCpuSource::Samples);
