@@ -217,7 +217,7 @@ mod test {
 
     use super::*;
 
-    const TEST: &str = "finisher::test::a_full_disk_costs_the_oldest_windows";
+    const TEST: &str = "window_writer::test::a_full_disk_costs_the_oldest_windows";
     const DISK: &str = "VMSCOPE_TEST_DISK";
     const BOOT: &str = "0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b";
 
@@ -241,6 +241,8 @@ mod test {
         let ran = again.arg(std::env::current_exe().unwrap()).env(DISK, disk.path()).output();
         let ran = ran.unwrap();
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        let stdout = String::from_utf8_lossy(&ran.stdout);
+        assert!(stdout.contains("1 passed"), "no test has the name {TEST}: {stdout}");
     }
 
     fn on_full_disk(disk: &Path) {
