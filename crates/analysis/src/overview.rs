@@ -6,7 +6,7 @@ use model::{TimeAccount, TimelineState, Vendor};
 
 use crate::exit_reason;
 use crate::steal::{ThiefNames, TimelineInput, balances};
-use crate::vcpu_timeline::{PlaceId, VcpuTimeline, VcpuTimelines};
+use crate::vcpu_timeline::{CodeLocationId, VcpuTimeline, VcpuTimelines};
 
 /// One vCPU's window. The accounts add up to `wall_ns`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -109,7 +109,7 @@ impl Overview {
     /// What the guest ran.
     fn of_guest(axis: &VcpuTimelines, timeline: &VcpuTimeline) -> Self {
         let mut guest = Self::default();
-        let mut places: HashMap<PlaceId, u64> = HashMap::new();
+        let mut places: HashMap<CodeLocationId, u64> = HashMap::new();
         for segment in &timeline.segments {
             let ns = segment.length_ns();
             match segment.state {

@@ -34,7 +34,7 @@ pub const MAX_FRAME_BYTES: usize = 1 << 20;
 /// From the host that a VM leaves.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum ToDestination {
+pub enum SourceMessage {
     /// First message.
     Hello {
         /// The source's version.
@@ -55,7 +55,7 @@ pub enum ToDestination {
 /// From the host that a VM goes to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum ToSource {
+pub enum DestinationMessage {
     Hello {
         /// The destination's version.
         version: u32,
@@ -153,11 +153,11 @@ pub struct VmLayout {
     /// Whether it is the one that is migrated.
     pub arrives: bool,
     /// Where it was; of the one that arrives: where the kernel would be expected to put it.
-    pub before: Place,
+    pub before: NodePlacement,
     /// Where it is to be; `None`: not planned.
-    pub planned: Option<Place>,
+    pub planned: Option<NodePlacement>,
     /// Where it is: as `/proc/PID/numa_maps` and its threads' affinities say.
-    pub now: Option<Place>,
+    pub now: Option<NodePlacement>,
     /// Its speed before, relative to being alone with local memory, as the memory model has it.
     pub speed_before: f64,
     /// Its speed as planned.
@@ -168,7 +168,7 @@ pub struct VmLayout {
 
 /// Nodes with vCPUs and memory.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Place {
+pub struct NodePlacement {
     /// Nodes and how many vCPUs are bound to each; `None`: not bound to one node.
     pub vcpus: Vec<(Option<u32>, u32)>,
     /// Nodes and bytes on each.

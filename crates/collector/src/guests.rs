@@ -289,7 +289,7 @@ impl GuestWorkers {
     }
 
     /// Has all guests tell, in parallel, what counts for a window that began at `start`.
-    pub(crate) fn tell(&self, start: HostNs, log: Log) -> Pending {
+    pub(crate) fn collect_answers(&self, start: HostNs, log: Log) -> Pending {
         let (sender, answers) = pipe();
         let tell = |worker: &GuestWorker| {
             let queried = worker.started.as_ref().map_err(Arc::clone).map(|(handle, _)| {
@@ -402,7 +402,7 @@ mod test {
         let mut guests = GuestWorkers::new();
         guests.child = || GuestChild::with_sandbox(sandbox::Sandbox::here());
         guests.ask(VmId(0), &process, &limits(Duration::from_secs(2)), folder.path());
-        let tell = |log| guests.tell(HostNs(0), log).wait().pop().unwrap().1;
+        let tell = |log| guests.collect_answers(HostNs(0), log).wait().pop().unwrap().1;
         // Windows end while it is at work; the second is not waited for.
         for _ in 0..2 {
             let late = tell(Log::GoesOn).unwrap_err().to_string();
@@ -466,7 +466,7 @@ mod test {
         (0..=crowd).for_each(|vm| ask(vm, 7));
         ask(crowd + 1, 8);
         let answers: BTreeMap<VmId, Answered> =
-            guests.tell(HostNs(0), Log::Ends).wait().into_iter().collect();
+            guests.collect_answers(HostNs(0), Log::Ends).wait().into_iter().collect();
         let error = |vm| answers[&VmId(vm)].as_ref().unwrap_err().to_string();
         assert!(error(crowd).contains("user 7 runs more than 256 VMs"), "{}", error(crowd));
         for queried in [0, crowd - 1, crowd + 1] {
@@ -486,7 +486,7 @@ mod test {
         guests.ask(VmId(1), &missing, &second, folder.path());
         guests.wait_first_try(Duration::from_secs(3600), &|| false);
         let reports = |log| -> Vec<_> {
-            let answers = guests.tell(HostNs(0), log).wait().into_iter();
+            let answers = guests.collect_answers(HostNs(0), log).wait().into_iter();
             answers.map(|(vm, answer)| (vm.0, answer.unwrap_err().to_string())).collect()
         };
         for log in [Log::GoesOn, Log::GoesOn, Log::Ends] {

@@ -33,7 +33,7 @@ mod windows;
 pub use error::CollectError;
 pub use finish::Naming;
 pub use guest_error::GuestError;
-pub use names::{Answers, Names};
+pub use names::{Answers, LiveSymbolizer};
 pub use plan::{
     Collected, Control, Exits, GuestQuestions, Next, Plan, ProcessEvents, Progress, Sampling,
     SessionPlan,

@@ -20,7 +20,7 @@ const MAX_SYMBOLS: usize = 1 << 20;
 
 /// Names for windows, from what the guests and the host answered when they were queried last.
 #[derive(Debug)]
-pub struct Names {
+pub struct LiveSymbolizer {
     tables: Tables,
     named: BTreeSet<(ModuleId, u64)>,
     host: HostSource,
@@ -45,7 +45,7 @@ impl Answers {
     }
 }
 
-impl Names {
+impl LiveSymbolizer {
     /// No names yet. `proc` is where host processes are read.
     #[must_use]
     pub fn none(proc: &Path) -> Self {
@@ -87,7 +87,7 @@ impl Names {
         }
         let mut notes: Vec<Note> = Vec::new();
         let (mut guests, mut fresh) = (Vec::new(), BTreeSet::new());
-        for (vm, answer) in workers.tell(window.header.start, Log::Ends).wait() {
+        for (vm, answer) in workers.collect_answers(window.header.start, Log::Ends).wait() {
             if let Ok(Answer { reported, via, .. }) = &answer
                 && let Some(boot) = reported.boots.last()
             {

@@ -404,7 +404,7 @@ impl Recorder {
             .collect();
         if let Some(OpenWindow { writer, sink }) = open {
             let processes = images(sink.hit.pids());
-            let guests = workers.tell(begun, Log::Ends);
+            let guests = workers.collect_answers(begun, Log::Ends);
             let workers = Some(workers);
             unfinished.push(SampledWindow {
                 writer,

@@ -293,7 +293,7 @@ impl Session {
 
     /// Has all guests tell what counts for a window that began at `start`.
     pub(crate) fn ask_guests(&mut self, start: HostNs) -> Pending {
-        self.guests.tell(start, Log::GoesOn)
+        self.guests.collect_answers(start, Log::GoesOn)
     }
 
     /// Ends the last window and everything else.

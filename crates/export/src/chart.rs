@@ -5,7 +5,7 @@ use std::slice::Iter;
 
 use analysis::exit_reason;
 use analysis::steal::ThiefNames;
-use analysis::vcpu_timeline::{Occupant, Place, Segment, Span, VcpuTimeline, VcpuTimelines};
+use analysis::vcpu_timeline::{CodeLocation, Occupant, Segment, Span, VcpuTimeline, VcpuTimelines};
 use model::{Header, HostNs, Tables, TimelineState, VcpuId, VmId};
 use view::clean;
 
@@ -125,7 +125,7 @@ pub(crate) fn merged<T: PartialEq>(
 }
 
 /// `compute (120)`.
-pub(crate) fn guest_process(place: &Place) -> String {
+pub(crate) fn guest_process(place: &CodeLocation) -> String {
     let name = clean(&place.process);
     place.pid.map_or_else(|| name.to_string(), |pid| format!("{name} ({pid})"))
 }

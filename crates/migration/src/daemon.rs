@@ -249,7 +249,7 @@ struct User<'a> {
 }
 
 impl Client for User<'_> {
-    fn tell(&mut self, text: &str) {
+    fn show_step(&mut self, text: &str) {
         let _ = self.channel.send(&DaemonEvent::Progress { text: text.to_owned() });
     }
 

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use api::layout::{Counters, HostLayout, StartedBy, ToDestination, ToSource, VERSION};
+use api::layout::{Counters, DestinationMessage, HostLayout, SourceMessage, StartedBy, VERSION};
 use layout::{Placed, Plan, Topology};
 use model::Pid;
 use numa::{AppliedPlan, Host, HostVm, Steered, VmProcess};
@@ -89,20 +89,21 @@ impl Destination<'_> {
     /// Serves one source: one VM.
     pub(crate) fn serve(&self, channel: &mut Channel) -> Result<(), ChannelError> {
         match channel.receive(NEXT_LIMIT)? {
-            ToDestination::Hello { version: VERSION } => {}
+            SourceMessage::Hello { version: VERSION } => {}
             other => {
                 let reason = match other {
-                    ToDestination::Hello { version } => {
+                    SourceMessage::Hello { version } => {
                         format!("it speaks version {version} of the protocol, this host {VERSION}")
                     }
                     _ => "it did not greet".to_owned(),
                 };
-                return channel.send(&ToSource::Refused { reason });
+                return channel.send(&DestinationMessage::Refused { reason });
             }
         }
-        channel.send(&ToSource::Hello { version: VERSION })?;
-        let ToDestination::Offer(offer) = channel.receive(NEXT_LIMIT)? else {
-            return channel.send(&ToSource::Refused { reason: "it offered no VM".to_owned() });
+        channel.send(&DestinationMessage::Hello { version: VERSION })?;
+        let SourceMessage::Offer(offer) = channel.receive(NEXT_LIMIT)? else {
+            return channel
+                .send(&DestinationMessage::Refused { reason: "it offered no VM".to_owned() });
         };
         let prepared = check_offer(&offer).and_then(|requested| {
             let counters = self.counters(channel);
@@ -112,7 +113,7 @@ impl Destination<'_> {
             Ok(prepared) => prepared,
             Err(reason) => {
                 line(&format!("{} from {}: refused: {reason}", cut(offer.vm), self.peer));
-                return channel.send(&ToSource::Refused { reason });
+                return channel.send(&DestinationMessage::Refused { reason });
             }
         };
         let verdict = self.receive_vm(channel, &mut prepared);
@@ -122,7 +123,7 @@ impl Destination<'_> {
     /// What was counted of the VM; whatever is wrong with it costs the plan only.
     fn counters(&self, channel: &mut Channel) -> Result<Counters, String> {
         match channel.receive(NEXT_LIMIT) {
-            Ok(ToDestination::Counters(counters)) => Ok(counters),
+            Ok(SourceMessage::Counters(counters)) => Ok(counters),
             Ok(_) => Err("no counters came".to_owned()),
             Err(ChannelError::Frame(error)) => Err(format!("counters make no sense: {error}")),
             Err(error) => Err(format!("no counters came: {error}")),
@@ -328,27 +329,27 @@ impl Destination<'_> {
             Err(error) => {
                 let reason = error.to_string();
                 // Whether it hears that or not: nothing comes.
-                let _ = channel.send(&ToSource::Refused { reason: reason.clone() });
+                let _ = channel.send(&DestinationMessage::Refused { reason: reason.clone() });
                 return SourceVerdict::Stays(reason);
             }
         };
         self.look(prepared);
         let layout = prepared.layout.clone();
-        let mut sent = channel.send(&ToSource::Ready { address, layout });
+        let mut sent = channel.send(&DestinationMessage::Ready { address, layout });
         loop {
             let message = sent.and_then(|()| channel.receive(MIGRATION_LIMIT));
             sent = Ok(());
             match message {
-                Ok(ToDestination::Look) => {
+                Ok(SourceMessage::Look) => {
                     self.look(prepared);
-                    sent = channel.send(&ToSource::Layout(prepared.layout.clone()));
+                    sent = channel.send(&DestinationMessage::Layout(prepared.layout.clone()));
                 }
-                Ok(ToDestination::Arrived) => return SourceVerdict::Arrived,
-                Ok(ToDestination::Abandoned { reason }) => {
+                Ok(SourceMessage::Arrived) => return SourceVerdict::Arrived,
+                Ok(SourceMessage::Abandoned { reason }) => {
                     return SourceVerdict::Stays(cut(reason));
                 }
                 // Too late for a plan, which is no reason to break off.
-                Ok(ToDestination::Counters(_))
+                Ok(SourceMessage::Counters(_))
                 | Err(ChannelError::Frame(FrameError::Garbled(_))) => {}
                 Ok(_) => {
                     return SourceVerdict::Lost("its source sent an invalid message".to_owned());
@@ -395,7 +396,7 @@ impl Destination<'_> {
                 self.arrived(&mut prepared);
                 line(&format!("{vm} came from {peer}"));
                 prepared.waiting.let_go(self.records);
-                channel.send(&ToSource::Layout(prepared.layout))
+                channel.send(&DestinationMessage::Layout(prepared.layout))
             }
             (SourceVerdict::Lost(_), State::Runs) => {
                 self.arrived(&mut prepared);
@@ -501,5 +502,5 @@ fn account_arriving(layout: &mut HostLayout, done: &AppliedPlan) {
 
 /// A peer that does not listen any more will be noticed.
 fn progress(channel: &mut Channel, text: &str) {
-    let _ = channel.send(&ToSource::Progress { text: text.to_owned() });
+    let _ = channel.send(&DestinationMessage::Progress { text: text.to_owned() });
 }

@@ -107,7 +107,7 @@ pub(crate) fn check_layout(layout: HostLayout) -> HostLayout {
     }
 }
 
-fn place(mut place: api::layout::Place) -> api::layout::Place {
+fn place(mut place: api::layout::NodePlacement) -> api::layout::NodePlacement {
     place.vcpus.truncate(MAX_PARTS);
     place.memory.truncate(MAX_PARTS);
     place.remote = place.remote.clamp(0.0, 1.0);

@@ -249,7 +249,7 @@ fn find_destination(
 struct Teller<'a>(&'a Watch);
 
 impl Client for Teller<'_> {
-    fn tell(&mut self, text: &str) {
+    fn show_step(&mut self, text: &str) {
         self.0.say(text.to_owned());
     }
 

@@ -140,7 +140,7 @@ impl Watch {
     }
 
     /// Tells who waits for changes that all windows so far are taken.
-    fn tell(&self) {
+    fn publish(&self) {
         let is_changed = std::mem::take(&mut self.lock().is_changed);
         if is_changed || *self.changes.borrow() == 0 {
             self.changes.send_modify(|n| *n += 1);
@@ -223,7 +223,7 @@ impl Server {
                 if PATIENCE < patient_since.elapsed() && self.queue.len() <= self.n_workers() {
                     self.watch.tick(crate::auth::unix_s());
                 }
-                self.watch.tell();
+                self.watch.publish();
                 self.store_learned(learned::EVERY).await;
             }
             tokio::time::sleep((looked.elapsed() * PART).clamp(SHORTEST_PAUSE, LOOK_EVERY)).await;

@@ -93,7 +93,7 @@ impl Sink {
     }
 
     /// A guest without a database adds nothing.
-    pub(crate) fn traced(&mut self, guest: &TracedGuest) {
+    pub(crate) fn add_traced(&mut self, guest: &TracedGuest) {
         if !guest.has_database {
             return;
         }

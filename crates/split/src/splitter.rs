@@ -138,8 +138,8 @@ impl Splitter {
     }
 
     /// What the trace of a web server's guest says of the database in it.
-    pub fn traced(&mut self, guest: &TracedGuest) {
-        self.sink.traced(guest);
+    pub fn add_traced(&mut self, guest: &TracedGuest) {
+        self.sink.add_traced(guest);
     }
 
     /// There are no more packets.

@@ -10,7 +10,7 @@ use super::{
     AttributionLevel, Stolen, Thief, ThiefNames, TimelineInput, VictimTime, VmmTime, Window,
 };
 use crate::ProcessFilter;
-use crate::vcpu_timeline::{Place, PlaceId, Segment};
+use crate::vcpu_timeline::{CodeLocation, CodeLocationId, Segment};
 
 /// Names listed in an error.
 const LISTED: usize = 8;
@@ -81,7 +81,7 @@ pub fn correction(
 ) -> Result<Correction, UnknownTarget> {
     check_target(evidence, target)?;
     let wanted: Vec<bool> = evidence.axis.places.iter().map(|place| target.is(place)).collect();
-    let is_wanted = |place: PlaceId| wanted[place.0 as usize];
+    let is_wanted = |place: CodeLocationId| wanted[place.0 as usize];
     let whose = if target.function.is_some() {
         AttributionLevel::Function
     } else {
@@ -125,11 +125,11 @@ fn share_variance(samples: u64, all: u64) -> f64 {
 }
 
 impl Target<'_> {
-    fn is(&self, place: &Place) -> bool {
+    fn is(&self, place: &CodeLocation) -> bool {
         self.is_in_process(place) && self.function.is_none_or(|function| place.function == function)
     }
 
-    fn is_in_process(&self, place: &Place) -> bool {
+    fn is_in_process(&self, place: &CodeLocation) -> bool {
         self.process.is_none_or(|process| process.matches(&place.process, place.pid))
     }
 
@@ -194,8 +194,8 @@ fn check_target(evidence: &TimelineInput<'_>, target: &Target<'_>) -> Result<(),
 }
 
 /// The places that the VM's guest was seen at, and how long.
-fn seen_places<'a>(evidence: &TimelineInput<'a>, vm: VmId) -> Vec<(&'a Place, u64)> {
-    let mut seen: BTreeMap<PlaceId, u64> = BTreeMap::new();
+fn seen_places<'a>(evidence: &TimelineInput<'a>, vm: VmId) -> Vec<(&'a CodeLocation, u64)> {
+    let mut seen: BTreeMap<CodeLocationId, u64> = BTreeMap::new();
     let segments = evidence.timelines(vm).flat_map(|timeline| &timeline.segments);
     for segment in segments.filter(|segment| segment.state.account() != TimeAccount::Halt) {
         if let Some(place) = segment.place {

@@ -6,7 +6,7 @@ use model::VmId;
 
 use super::balance::vmm_reason;
 use super::{Attribution, AttributionLevel, TimelineInput, VmmTime};
-use crate::vcpu_timeline::Place;
+use crate::vcpu_timeline::CodeLocation;
 
 /// VM exits of a VM.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -79,8 +79,8 @@ impl ExitRow {
 }
 
 impl Cause {
-    fn of(place: &Place) -> Self {
-        let Place { process, pid, function, module, .. } = place.clone();
+    fn of(place: &CodeLocation) -> Self {
+        let CodeLocation { process, pid, function, module, .. } = place.clone();
         Self { process: Some(process), pid, function: Some(function), module }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::{TimeAccount, VmId};
 
 use super::{Attribution, AttributionLevel, TimelineInput, Window};
-use crate::vcpu_timeline::{Place, PlaceId, Segment, VcpuTimeline};
+use crate::vcpu_timeline::{CodeLocation, CodeLocationId, Segment, VcpuTimeline};
 
 /// CPU time taken from a vCPU, by type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,7 +65,7 @@ pub(super) struct Charge<'a> {
     /// As far as it lies in the window.
     pub(super) segment: Segment,
     /// `None`: unattributed, or idle.
-    pub(super) victim: Option<PlaceId>,
+    pub(super) victim: Option<CodeLocationId>,
 }
 
 /// Who suffered in one VM.
@@ -120,8 +120,8 @@ pub(super) fn for_each_charge(
 }
 
 impl Victim {
-    pub(super) fn of(place: &Place, whose: AttributionLevel) -> Self {
-        let Place { process, pid, thread, tid, function, module, .. } = place.clone();
+    pub(super) fn of(place: &CodeLocation, whose: AttributionLevel) -> Self {
+        let CodeLocation { process, pid, thread, tid, function, module, .. } = place.clone();
         let only_process =
             Self { process, pid, thread: None, tid: None, function: None, module: None };
         match whose {

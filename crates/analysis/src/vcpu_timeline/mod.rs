@@ -3,7 +3,7 @@
 //! ```text
 //!  samples  --+                           +--> VcpuTimeline: a vCPU's segments, from its first instant to its last
 //!  switches --+--> VcpuTimelinesBuilder --+--> Occupancy: who ran on a pCPU
-//!  tables   --+                           +--> Place: the process, thread and function that a guest sample was in
+//!  tables   --+                           +--> CodeLocation: the process, thread and function that a guest sample was in
 //! ```
 //!
 //! Lengths of a timeline's segments add up to its length, to the nanosecond; what is not known is a
@@ -39,7 +39,7 @@ pub struct VcpuTimelines {
     /// By CPU, those that were sampled.
     pub cpus: Vec<Occupancy>,
     /// The places that `Segment::place` refers to, each once.
-    pub places: Vec<Place>,
+    pub places: Vec<CodeLocation>,
     /// What input made no sense, and how often (`switches out of order`, ...).
     pub problems: Vec<(&'static str, u64)>,
 }
@@ -66,16 +66,16 @@ pub struct Segment {
     /// The pCPU it was on, or whose queue it waited in; `None`: asleep, or not known.
     pub cpu: Option<CpuId>,
     /// Where the guest was: at the sample (guest states), or at the VM exit (`StealVmm`, `HaltPolling`).
-    pub place: Option<PlaceId>,
+    pub place: Option<CodeLocationId>,
 }
 
 /// Index into `VcpuTimelines::places`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PlaceId(pub u32);
+pub struct CodeLocationId(pub u32);
 
 /// Where a guest was, as names. What has none is shown as in reports: `[unknown]`, `(stripped)`, `[vmname]`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct CodeLocation {
     pub process: String,
     /// Its id in the guest.
     pub pid: Option<u32>,
@@ -167,7 +167,7 @@ impl VcpuTimelines {
     /// # Panics
     /// For an id of another axis.
     #[must_use]
-    pub fn place(&self, id: PlaceId) -> &Place {
+    pub fn place(&self, id: CodeLocationId) -> &CodeLocation {
         &self.places[id.0 as usize]
     }
 }

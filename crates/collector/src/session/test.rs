@@ -392,7 +392,7 @@ fn a_guest_that_can_not_be_queried_is_its_own_note() {
     let host = Host::sampling(kernel);
     let mut sink = host.sink();
     let end = host.session.end(&mut sink).unwrap();
-    let mut answers = end.guests.tell(HostNs(0), Log::Ends).wait();
+    let mut answers = end.guests.collect_answers(HostNs(0), Log::Ends).wait();
     let answer = answers.remove(0).1;
     assert!(matches!(answer.unwrap_err().as_ref(), GuestError::NoChannel));
 }
