@@ -338,7 +338,7 @@ impl Agent {
     }
 
     fn begin_recorder(&mut self) -> Result<Recorder, CollectError> {
-        // A session in the place of another one samples at once: guests answer meanwhile.
+        // A session that replaces another one samples at once: guests answer while it samples.
         let wait = match self.covered_until {
             Some(_) => Duration::ZERO,
             None => START_WAIT.min(Duration::from_secs(self.plan.config.guest_timeout_s)),

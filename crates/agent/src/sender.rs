@@ -18,7 +18,7 @@ use crate::state::{self, State, StateError};
 const REFUSED_BYTES: u64 = 64 << 20;
 /// To look at the spool without a notification.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// A window is put off for so long at most.
+/// The longest delay before a window is sent again.
 const LONGEST_PUT_OFF: Duration = Duration::from_secs(3600);
 /// One that the server does not take, while it may take others.
 const PUT_OFF: Duration = Duration::from_secs(600);
@@ -38,7 +38,7 @@ struct NotifierState {
     is_over: bool,
 }
 
-/// Why the sender goes on.
+/// What woke the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WakeReason {
     Usual,
@@ -97,7 +97,7 @@ pub(crate) struct Sender {
     pub(crate) bell: Arc<Notifier>,
 }
 
-/// What is to be done with a window after an answer. Pure.
+/// What to do with a window after an answer. Pure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The server has it for good.

@@ -161,7 +161,7 @@ impl WindowWriter {
         Ok(())
     }
 
-    /// Keeps the spool within its bound, and so many bytes of the disk free.
+    /// Keeps the spool within its limit and a reserve of the disk free.
     fn enforce_limit(&self, free_bytes: u64) {
         let enforce_limit = || {
             let bytes = self.spool.contents()?.bytes();

@@ -93,7 +93,7 @@ impl<'r> Aggregator<'r> {
         *self.counts.entry(key).or_default() += 1;
     }
 
-    /// The profile of what was pushed. In the guest view, what was not sampled is unknown.
+    /// The profile of all pushed samples. In the guest view, what was not sampled is unknown.
     #[must_use]
     pub fn finish(self) -> Profile {
         self.finish_on(&VcpuTimelines::default())

@@ -30,7 +30,7 @@ pub(crate) struct GuestTime<'r> {
     seen_unknown_vcpu: u64,
 }
 
-/// Samples that a vCPU should have had and did not, by what it did instead.
+/// Samples that a vCPU lacks, by what the vCPU did.
 pub(crate) type Unseen = BTreeMap<Side, u64>;
 
 /// A vCPU's time in ns and how often it was seen. A number that was unplugged and plugged in again is one.

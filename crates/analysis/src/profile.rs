@@ -26,7 +26,7 @@ pub struct Profile {
     pub other: Other,
     /// By node: what the VMs have on the nodes.
     pub nodes: Vec<VmNodes>,
-    /// VMs whose samples are not all of their time on CPUs, as far as the time axis was looked at.
+    /// VMs that have fewer samples than CPU time, as far as the timelines were read.
     pub unsampled: Vec<Unsampled>,
     /// Samples without a name, by reason; most first.
     pub unresolved: Vec<Unresolved>,
@@ -171,7 +171,7 @@ pub struct Other {
     pub samples: u64,
 }
 
-/// Samples whose function or process has no name.
+/// Samples without the name of a function or a process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unresolved {
     /// What has no name.

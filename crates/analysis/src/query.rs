@@ -2,7 +2,7 @@
 
 use model::{Tables, VmId};
 
-/// Which samples, whose time.
+/// Samples to count, and the vCPUs they belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
     /// Everything: an interrupted guest shows as the guest's own function.
@@ -65,7 +65,7 @@ pub enum SelectError {
     /// No VM of that name.
     #[error("no VM named {name:?} in this recording; it has: {known}")]
     UnknownVm { name: String, known: String },
-    /// The guest view needs to know whose.
+    /// The guest view needs a VM.
     #[error("choose a VM with --vm: {known}")]
     VmNeeded { known: String },
     /// No vCPU of that number.

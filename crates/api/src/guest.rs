@@ -194,7 +194,7 @@ pub struct GuestMap {
     /// Files the images map, numbered from 0 on; numbers go on after those sent before in the session.
     #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")]
     pub modules: Vec<GuestModule>,
-    /// What could not be read, one sentence each.
+    /// Read errors, one sentence each.
     #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
     pub problems: Vec<String>,
     /// CPU time that `vmscope-guest` has used for this session so far, ns.
@@ -336,7 +336,7 @@ where
     deserializer.deserialize_seq(List { most: N, parts: |_: &T| [0; 2] })
 }
 
-/// Deserializes images, whose lists are bounded together.
+/// Deserializes images. One limit holds for all their lists together.
 fn images<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GuestImage>, D::Error> {
     let parts = |image: &GuestImage| [image.threads.len(), image.mappings.len()];
     deserializer.deserialize_seq(List { most: MAX_IMAGES, parts })

@@ -104,7 +104,7 @@ pub enum StartedBy {
     Others,
 }
 
-/// What was counted of a VM.
+/// Counters of a VM.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
     /// What counted: `perf`, `resctrl`, `damon`, `recorded` or `none`.
@@ -115,7 +115,7 @@ pub struct Counters {
     pub samples: Vec<Sample>,
 }
 
-/// What was counted for a while.
+/// Counters of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub seconds: f64,
@@ -133,7 +133,7 @@ pub struct HostLayout {
     pub policy: Option<String>,
     /// Why the layout is the kernel's, or what came of the plan.
     pub outcome: String,
-    /// The part by which all VMs together are predicted to become faster.
+    /// Predicted speed-up of all VMs together, as a fraction.
     pub gain: Option<f64>,
     /// Bytes of residents that were moved.
     pub moved_bytes: u64,
@@ -150,7 +150,7 @@ pub struct HostLayout {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct VmLayout {
     pub name: String,
-    /// Whether it is the one that is migrated.
+    /// Whether it is the migrating VM.
     pub arrives: bool,
     /// Where it was; of the one that arrives: where the kernel would be expected to put it.
     pub before: NodePlacement,

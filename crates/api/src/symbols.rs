@@ -85,6 +85,6 @@ pub struct FileFunctions {
     /// For each place that was requested, the number of its function in `names`.
     #[serde(deserialize_with = "at_most::<_, _, MAX_PLACES>")]
     pub at_places: Vec<Option<u32>>,
-    /// Why places without a function may have one all the same.
+    /// Why a function may be missing here.
     pub missing: Option<String>,
 }

@@ -12,7 +12,7 @@ const MAX_BYTES: usize = 256 << 20;
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Held {
     pub(crate) at: CaptureNs,
-    /// In the order in which they came, where times are the same.
+    /// Packets with equal times stay in order of arrival.
     number: u64,
     pub(crate) interface: u32,
     pub(crate) length: u32,

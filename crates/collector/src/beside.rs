@@ -8,7 +8,7 @@ use crate::CollectError;
 use crate::plan::Control;
 use crate::record::{Recorder, SampledWindow};
 
-/// What is recorded while a trace goes on.
+/// A recording that runs beside a trace.
 #[derive(Debug)]
 pub(crate) enum ConcurrentSampler {
     Nothing,
@@ -35,7 +35,7 @@ impl ConcurrentSampler {
         Ok(())
     }
 
-    /// Stores what has come in, if it is time.
+    /// Drains the rings if it is time.
     pub(crate) fn poll_if_due(&mut self, control: &mut dyn Control) -> Result<(), CollectError> {
         match self {
             Self::Sampling(recorder) => recorder.poll_if_due(control),
@@ -63,7 +63,7 @@ impl ConcurrentSampler {
         }
     }
 
-    /// What was sampled until the trace's end.
+    /// The window that was sampled until the trace ended.
     pub(crate) fn into_sampled(self) -> Option<SampledWindow> {
         match self {
             Self::Sampled(sampled) => Some(*sampled),

@@ -19,7 +19,7 @@ use crate::record::SampledWindow;
 use crate::session::WindowEnd;
 use crate::{CollectError, GuestError};
 
-/// Where names come from besides the session.
+/// Sources of names apart from the session.
 #[derive(Debug)]
 pub struct Naming {
     proc: PathBuf,
@@ -62,7 +62,7 @@ pub(crate) fn finish(
     let mut tables =
         Tables { vms, vcpus, stacks: sink.stack_table.into_rows(), exits, ..Tables::default() };
     quotas.into_tables(&mut tables);
-    // What is known by now can be read even if we are killed while we ask.
+    // Tables written by now stay readable if we are killed while guests answer.
     writer.checkpoint(&header, &tables)?;
 
     show(&Progress::Finishing("asking the guests"));

@@ -87,7 +87,7 @@ impl Pending {
             .collect();
         let (mut answered, mut has_ended) = (BTreeMap::new(), false);
         while answered.len() < users.len() {
-            // What has come already counts, however late it is waited for.
+            // Answers that have arrived count, however late the caller waits for them.
             let left = self.patience.left(Instant::now());
             match self.answers.recv_timeout(left) {
                 Ok((vm, answer)) => {
@@ -180,7 +180,7 @@ pub(crate) struct GuestWorkers {
 const LAST_STEPS: u32 = 2;
 /// And for a last try, where nothing is left of the limit.
 const LAST_SLACK: Duration = Duration::from_secs(5);
-/// For workers to end, all together. One whose question is under way is left to itself.
+/// For workers to end, all together. A worker with a pending question is left alone.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
 impl GuestWorkers {

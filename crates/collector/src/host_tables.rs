@@ -304,7 +304,7 @@ impl OwnNames {
     }
 }
 
-/// Memory whose code no file has: anonymous, or a file in memory that is mapped twice to be written and run.
+/// Memory with code that is in no file: anonymous, or a file in memory that is mapped twice to be written and run.
 fn is_made_at_run_time(path: &str) -> bool {
     let kinds = ["[anon", "[heap]", "//anon", "/memfd:", "/dev/zero", "/SYSV"];
     path.is_empty() || kinds.iter().any(|kind| path.starts_with(kind))

@@ -33,7 +33,7 @@ pub struct LiveSymbolizer {
 #[derive(Debug, Clone, Default)]
 pub struct Answers {
     maps: BTreeMap<VmId, (ReportedMap, Clock, &'static str)>,
-    /// Those that answered when they were queried last.
+    /// Guests that answered the last query.
     fresh: BTreeSet<VmId>,
 }
 

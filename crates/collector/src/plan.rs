@@ -73,7 +73,7 @@ pub enum Exits {
 /// Whether the kernel reports what processes do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessEvents {
-    /// Names of processes that end meanwhile are known.
+    /// Processes that end during the recording have names.
     Followed,
     /// Who needs names reads `/proc`.
     Ignored,
@@ -94,7 +94,7 @@ pub enum GuestQuestions {
     Off,
 }
 
-/// What the user may want to see while it goes on.
+/// Progress messages for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     /// Sampling has begun on this many CPUs; these VMs run.
@@ -124,7 +124,7 @@ pub enum Progress {
 /// What the collector is to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Go on, and ask again after this time at the latest.
+    /// Continue; call again after this time at the latest.
     GoOn(Duration),
     /// The command that the recorder runs is to end: send it this signal (unless it had it) and go on until it has ended.
     /// Without such a command: finish.

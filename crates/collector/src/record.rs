@@ -30,7 +30,7 @@ use crate::sink::{NoSink, Sink, SpoolSink};
 use crate::trace::{TracePlan, Traced, trace_beside};
 use crate::vm_table::VmTable;
 
-/// A window that has just ended waits so long for the events of its processes.
+/// A window that has ended waits this long for the events of its processes.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// Records samples until `control` says so.
@@ -100,7 +100,7 @@ impl SampledWindow {
         &self.window.header
     }
 
-    /// Asks the guests, finds names and writes the tables. `show` sees how it goes on.
+    /// Asks the guests, finds names and writes the tables. `show` gets the progress.
     ///
     /// # Errors
     /// When something can't be read or written; what was recorded stays readable under its partial name.
@@ -118,7 +118,7 @@ impl SampledWindow {
         self.writer.partial_path()
     }
 
-    /// Removes what was written.
+    /// Removes the written files.
     ///
     /// # Errors
     /// When it can't be removed.

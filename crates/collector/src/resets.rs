@@ -71,7 +71,7 @@ impl Resets {
         }
     }
 
-    /// When a boot ended whose map was last reported at `reported`; `None`: no sign of an end.
+    /// When the boot ended that sent its last map at `reported`; `None`: no sign of an end.
     pub(crate) fn end_of(&self, vm: VmId, reported: HostNs, kernel: &KernelCode) -> Option<HostNs> {
         let signs = self.by_vm.get(&vm)?;
         let elsewhere = signs.kernel.iter().filter(|(slot, _)| kernel.is_not_at(**slot));
@@ -79,7 +79,7 @@ impl Resets {
         times.filter_map(|times| times.first_after(reported)).min()
     }
 
-    /// What was seen before a window of a session that goes on does not count any more, but for the last signs.
+    /// Drops signs from before the window, except for the latest ones.
     pub(crate) fn forget_before(&mut self, start: HostNs) {
         for signs in self.by_vm.values_mut() {
             signs.low.forget_before(start);

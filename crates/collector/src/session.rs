@@ -48,7 +48,7 @@ const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Where switches come in at any rate, or quotas' periods are to be distinguished.
 const POLL_OFTEN: Duration = Duration::from_millis(200);
 
-/// A ring has room for the samples of so many looks, so that nothing is lost if we are late.
+/// A ring holds the samples of this many polls, so that nothing is lost if we are late.
 const RING_POLLS: u32 = 3;
 
 /// Processes' events younger than this wait for the next look: another CPU's ring may hold their causes.
@@ -76,7 +76,7 @@ pub(crate) struct Session {
     n_notes: usize,
 }
 
-/// The last window, and what the session knows besides.
+/// The last window, and the session's other results.
 #[derive(Debug)]
 pub(crate) struct SessionEnd {
     pub(crate) window: WindowEnd,
@@ -240,7 +240,7 @@ impl Session {
         self.read_throttling();
         self.header.end = self.sources.now();
         let exits = self.exits();
-        // What can't be stored is lost with this window, and not found in the next one.
+        // Records that can't be stored are lost with this window, not moved to the next one.
         let mut sink = UntilError { sink, error: None };
         self.drain(&mut sink, self.header.end, LateRecords::Carry)?;
         let error = sink.error;
@@ -251,7 +251,7 @@ impl Session {
         error.map_or(Ok(end), |error| Err(error.into()))
     }
 
-    /// The same in a session that goes on: what ended before the new window is forgotten, and notes begin anew.
+    /// The same in a session that continues: what ended before the new window is forgotten, and notes begin anew.
     ///
     /// # Errors
     /// When the sink can't store what came in.
@@ -411,7 +411,7 @@ fn sampler_options(sampling: &Sampling, cpus: &[u32], vendor: Vendor) -> probes:
     }
 }
 
-/// What is known of a session when it begins.
+/// The header of a session at its begin.
 fn header(plan: &SessionPlan) -> Result<Header, CollectError> {
     let roots = &plan.roots;
     let cpus = host::machine::online_cpus(&roots.sys)

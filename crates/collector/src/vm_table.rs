@@ -252,7 +252,7 @@ impl Numbers {
         self.rows.get(number.index()).copied().flatten()
     }
 
-    /// Puts rows in the place of numbers, if they are not the same anyway. An unused number becomes one of no row.
+    /// Replaces numbers by rows, unless they are equal. An unused number becomes one of no row.
     pub(crate) fn to_rows<'a>(&self, records: &'a [u8], room: &'a mut Vec<u8>) -> &'a [u8] {
         if !self.differ {
             return records;
@@ -297,7 +297,7 @@ impl Numbers {
     }
 }
 
-/// The new places of those that stay.
+/// The new rows of the VMs and vCPUs that stay.
 fn places(stays: impl Iterator<Item = bool>) -> impl Iterator<Item = Option<usize>> {
     let mut next = 0..;
     stays.map(move |stays| if stays { next.next() } else { None })

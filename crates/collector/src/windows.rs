@@ -25,7 +25,7 @@ pub struct Windows {
     sink: MemorySink,
 }
 
-/// What was sampled since the window before.
+/// Samples since the previous window.
 #[derive(Debug, Clone)]
 pub struct Window {
     /// Its bounds are `start` and `end`.
@@ -64,7 +64,7 @@ impl Windows {
         self.session.poll_interval()
     }
 
-    /// Takes in what was sampled since the last call.
+    /// Drains the samples since the last call.
     ///
     /// # Errors
     /// None today: memory takes everything.

@@ -20,7 +20,7 @@ const MAX_BYTES: u64 = 1 << 20;
 pub enum ConfigError {
     #[error("failed to read {}: {reason}", path.display())]
     Read { path: PathBuf, reason: io::Error },
-    /// What it says is not known, or can't be done.
+    /// A key is unknown, or a value is invalid.
     #[error("{}: {reason}", path.display())]
     Invalid {
         path: PathBuf,
@@ -29,7 +29,7 @@ pub enum ConfigError {
     },
 }
 
-/// Reads a file, of which `parse` makes a configuration or says in one line what is wrong.
+/// Reads a file. `parse` makes a configuration of it, or returns one line that says what is wrong.
 ///
 /// # Errors
 /// When it can't be read, or what `parse` says.

@@ -376,8 +376,8 @@ impl Generator {
 }
 
 impl Target {
-    /// Sends a request and reads the whole answer. A connection that was idle may have been closed by the server meanwhile:
-    /// then another one is made, as browsers do.
+    /// Sends a request and reads the whole answer. The server may have closed an idle connection: then another one is
+    /// made, as browsers do.
     async fn ask(&self) -> Result<(), String> {
         let _place = self.places.acquire().await.map_err(|_| "no connection".to_owned())?;
         let idle = self.idle.borrow_mut().pop();

@@ -37,7 +37,7 @@ impl PacketCapture {
         Ok(Self { is_over, thread: Some(thread) })
     }
 
-    /// Ends it, with notes of what is missing.
+    /// Ends the capture. Notes say what is missing.
     pub(crate) fn finish(mut self) -> Result<Vec<String>, Error> {
         let captured = self.join().unwrap_or(Ok(Captured::default()))?;
         let mut notes = Vec::new();

@@ -40,7 +40,7 @@ impl std::str::FromStr for FindingId {
     }
 }
 
-/// What is measured in every window.
+/// A measure of every window.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Measure {
     /// Share of the samples that a host should have had and did not.
@@ -63,7 +63,7 @@ pub enum Measure {
     Function(Code),
     /// The same of a process.
     Process(String),
-    /// Time in which the guest ran, as a share of the time in which it wanted to.
+    /// Time that the guest ran, as a share of its demand.
     Useful,
 }
 
@@ -174,7 +174,7 @@ pub enum Cause {
     Unknown,
 }
 
-/// What can be done.
+/// Advice.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Action {
     /// Give a VM CPUs of its own: pin it and keep others off.
@@ -197,7 +197,7 @@ pub enum Action {
     CheckAgent(String),
 }
 
-/// What can be done, with the figure behind it.
+/// Advice with the figure behind it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
     pub action: Action,

@@ -12,7 +12,7 @@ use model::VcpuTimeState;
 
 use crate::{Code, MAX_VMS, Measure, Owner, SeriesName, Summary};
 
-/// A VM that is not seen for so long is forgotten.
+/// A VM that is not seen for this long is forgotten.
 const FORGET_S: u32 = 86_400;
 /// Windows that it takes to be overcommitted, and not to be any more.
 const WINDOWS: u8 = 3;

@@ -17,7 +17,7 @@ const OUTWEIGHS: f64 = 3.0;
 pub(crate) struct Open {
     pub(crate) finding: Finding,
     pub(crate) root: Root,
-    /// Series whose change is not over.
+    /// Series with a change that is not over.
     pub(crate) lasting: BTreeSet<SeriesName>,
     /// There is something to tell.
     pub(crate) is_changed: bool,

@@ -17,7 +17,7 @@ pub const MAX_VMS: usize = 512;
 pub const MAX_FUNCTIONS: usize = 48;
 /// Thieves of a VM, exit reasons of a VM, owners of host CPU time, at most.
 pub const MAX_OTHERS: usize = 24;
-/// A function of a program. What is not known is empty.
+/// A function of a program. Unknown texts are empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Code {
     pub process: String,
@@ -26,7 +26,7 @@ pub struct Code {
     pub function: String,
 }
 
-/// Who had CPU time of the host. Process ids are left out: a process that starts again is the same owner.
+/// An owner of the host's CPU time. Process ids are left out: a process that starts again is the same owner.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Owner {
     /// A VM: its guest, its VMM, its vhost threads.
@@ -158,19 +158,19 @@ impl VmSummary {
         self.states.values().sum()
     }
 
-    /// Time in which the guest ran.
+    /// Time that the guest ran.
     #[must_use]
     pub fn guest_ns(&self) -> u64 {
         self.ns_of(TimeClass::Running)
     }
 
-    /// Time in which it had a CPU or waited for its VMM.
+    /// Time that it had a CPU or waited for its VMM.
     #[must_use]
     pub fn used_ns(&self) -> u64 {
         self.guest_ns() + self.ns_in(&[VcpuTimeState::StealVmm, VcpuTimeState::StealVmmWaiting])
     }
 
-    /// Time in which it had, or wanted, a CPU.
+    /// Time that it had or wanted a CPU.
     #[must_use]
     pub fn demand_ns(&self) -> u64 {
         let states = self.states.iter().filter(|(state, _)| state.is_apparent());

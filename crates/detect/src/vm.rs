@@ -81,7 +81,7 @@ impl<K: Ord> Usual<K> {
 /// What a window's values did.
 pub(crate) type Events = Vec<(Measure, Event)>;
 
-/// Series of one kind, of which a VM has many.
+/// Series of a kind that a VM has many of.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound(deserialize = "K: Ord + Deserialize<'de>"))]
 struct Group<K> {
@@ -95,7 +95,7 @@ impl<K> Default for Group<K> {
 }
 
 impl<K: Ord + Clone> Group<K> {
-    /// Takes the values of a window. What has none is 0, what is new was 0 in the windows before.
+    /// Takes the values of a window. A missing value is 0, and a new series was 0 in earlier windows.
     fn take(
         &mut self,
         window: &Window<'_>,
@@ -131,7 +131,7 @@ impl<K: Ord + Clone> Group<K> {
         self.series.remove(&least).is_some()
     }
 
-    /// Ends what is open.
+    /// Ends open changes.
     fn leave(&mut self, measure: impl Fn(K) -> Measure, events: &mut Events) {
         for (key, series) in &mut self.series {
             if series.forget_change() {

@@ -112,7 +112,7 @@ impl<'a> Named<'a> {
     }
 }
 
-/// The next stretch whose segments look the same.
+/// The next run of segments that look the same.
 pub(crate) fn merged<T: PartialEq>(
     segments: &mut Peekable<Iter<'_, Segment>>,
     looks: impl Fn(&Segment) -> T,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// Bytes of a name at most: guests choose them.
 const MAX_NAME: usize = 160;
 
-/// A function of a process of a VM. What is not known is empty.
+/// A function of a process of a VM. Unknown texts are empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct GuestFunction {
     pub host: String,

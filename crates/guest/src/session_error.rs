@@ -23,7 +23,7 @@ pub enum SessionError {
     /// It can't do what was requested.
     #[error("the guest failed: {0}")]
     Refused(String),
-    /// What it sent is no answer to the question.
+    /// The message is not an answer to the request.
     #[error("it sent {0}")]
     Nonsense(String),
     /// It sent more than it may.

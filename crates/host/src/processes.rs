@@ -76,7 +76,7 @@ impl ProcessLog {
     /// Scans `proc`. Side-band collection must have begun before, so that nothing falls in between.
     ///
     /// # Errors
-    /// If `proc` itself can't be listed; processes that end meanwhile are passed over.
+    /// If `proc` itself can't be listed; processes that end while they are read are skipped.
     pub fn scan(proc: &Path) -> std::io::Result<Self> {
         let mut log = Self::default();
         let mut left = LONG_MAPS;

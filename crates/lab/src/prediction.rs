@@ -80,7 +80,7 @@ impl Model {
         Some(Self { alone_ms, factor: slope / alone_ms, ..empty })
     }
 
-    /// The turnaround with so many VMs.
+    /// The turnaround with this many VMs.
     #[must_use]
     pub fn predict(&self, vms: u32) -> Predicted {
         match self.waiting(vms) {

@@ -17,7 +17,7 @@ pub struct Remedy {
     /// Remedies before it that are part of it.
     #[serde(default)]
     pub combine: Vec<String>,
-    /// What it switches on the host.
+    /// Switches that it sets on the host.
     #[serde(flatten)]
     pub host: HostSwitches,
     /// More of the guest kernel's command line, in the place of the plan's.

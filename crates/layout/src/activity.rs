@@ -6,7 +6,7 @@ use crate::load::{Sample, counted_remote};
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Activity {
     pub seconds: f64,
-    /// CPU time in which its guest ran, of all vCPUs, in seconds.
+    /// CPU time of the guest, summed over vCPUs, in seconds.
     pub guest_s: f64,
     /// What was counted of it meanwhile; empty where nothing counts.
     pub samples: Vec<Sample>,

@@ -36,7 +36,7 @@ pub struct Case {
     pub migration: Migration,
 }
 
-/// When a migration happens, and what it costs meanwhile.
+/// When a migration happens, and what it costs until it is done.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Migration {
     /// Pre-copy begins, and counters are sent, at this second.

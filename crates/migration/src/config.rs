@@ -46,7 +46,7 @@ pub struct Config {
     pub downtime_ms: u64,
     /// Bytes a second that a migration may send; without it, as many as QEMU likes.
     pub bandwidth: Option<u64>,
-    /// A migration of which nothing was sent for so long is given up, seconds: 1 to 3600.
+    /// Seconds until a migration that sends nothing is given up: 1 to 3600.
     pub stall_s: u64,
     /// VMs that may come, and how their QEMUs are started.
     pub incoming: Vec<Incoming>,

@@ -34,7 +34,7 @@ use crate::this_host::ThisHost;
 const NEXT_LIMIT: Duration = Duration::from_secs(10);
 /// How long a migration may take: no wait for a silent source is longer.
 const MIGRATION_LIMIT: Duration = Duration::from_secs(24 * 3600);
-/// How long a VM whose source says that it has gone may take to run here.
+/// How long a VM may take to run here after its source has reported that it left.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(20);
 /// How long a QEMU of ours may wait for a VM whose source is silent.
 pub(crate) const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
@@ -49,7 +49,7 @@ pub(crate) struct Destination<'a> {
     /// One plan at a time is made and carried out.
     pub(crate) planning: &'a Mutex<()>,
     pub(crate) peer: &'a str,
-    /// By which of our addresses it reaches us.
+    /// The address of ours that it connected to.
     pub(crate) address: IpAddr,
 }
 

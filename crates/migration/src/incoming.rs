@@ -311,8 +311,8 @@ impl IncomingQemu {
     }
 }
 
-/// What becomes of a QEMU whose source says nothing: QEMUs need no daemon to hand over a VM. Waits until it has the VM, is
-/// gone, or has done nothing for so long.
+/// What happens to a QEMU when its source says nothing: QEMUs need no daemon to hand over a VM. Waits until it has the
+/// VM, is gone, or has done nothing for so long.
 pub(crate) fn outcome(host: &ThisHost, pid: Pid, started: u64, idle: Duration) -> State {
     let (mut busy, mut cpu_time) = (Instant::now(), None);
     loop {

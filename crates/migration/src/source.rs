@@ -175,7 +175,7 @@ pub(crate) fn counters(used: &Use) -> Counters {
     }
 }
 
-/// A migration of which nothing is known yet but what was counted.
+/// The report of a migration that has only counters yet.
 pub(crate) fn begun(vm: &str, to: Option<&str>, counters: &Counters) -> Migrated {
     Migrated {
         vm: vm.to_owned(),

@@ -111,7 +111,7 @@ pub struct VcpuTimeRow {
     pub state: String,
     /// Whose time it was in the guest.
     pub code: ResultCode,
-    /// Who had the CPU meanwhile.
+    /// What had the CPU in that time.
     pub thief: Option<String>,
     /// The VM that the thief belongs to.
     pub thief_vm: Option<String>,

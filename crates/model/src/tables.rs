@@ -235,7 +235,7 @@ impl Tables {
     }
 }
 
-/// Whose numbering and memory a row speaks of.
+/// The machine that a row's numbers and addresses belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     Host,

@@ -84,7 +84,7 @@ struct Work<'a> {
     vms: Vec<Option<&'a HostVm>>,
     pace: Pace,
     done: Vec<Applied>,
-    /// Those of which nothing is changed, or not any more.
+    /// VMs that were not changed, or were changed back.
     staying: BTreeSet<usize>,
     /// Each VM's threads that were bound, with the CPUs that they had before.
     bound: Vec<Vec<(Tid, CpuSet)>>,
@@ -245,7 +245,7 @@ impl<'a> Work<'a> {
         moved
     }
 
-    /// A VM of which less than half has moved by now keeps its vCPUs where most of its memory still is.
+    /// If less than half of a VM's memory has moved, its vCPUs stay where most of the memory is.
     fn stop_half_way(&mut self) {
         let few = |done: &Applied| done.moved < done.wanted.div_ceil(2);
         let few: Vec<usize> = (0..self.done.len()).filter(|at| few(&self.done[*at])).collect();

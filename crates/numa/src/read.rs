@@ -106,7 +106,7 @@ pub enum NumaError {
     Pages { vm: String, source: io::Error },
 }
 
-/// Reads nodes from `sys`, and where `found` VMs are from `proc`. A VM that has ended meanwhile is left out.
+/// Reads nodes from `sys`, and where `found` VMs are from `proc`. A VM that has ended is left out.
 ///
 /// # Errors
 /// If the nodes can't be read.

@@ -152,7 +152,7 @@ impl Sampler {
         Ok(Self { rings, stacks, vcpus, object, program, options: options.clone() })
     }
 
-    /// Whether this kernel tells the types by which vCPUs are found: KVM's, in vmlinux or a module.
+    /// Whether this kernel's BTF has the types that finding vCPUs needs: KVM's, in vmlinux or a module.
     #[must_use]
     pub fn knows_vcpus(&self) -> bool {
         let is_module = Path::new("/sys/module/kvm/initstate").exists();

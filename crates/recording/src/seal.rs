@@ -43,7 +43,7 @@ pub enum Found {
     Sealed(Seal),
     /// It was written without.
     Unsealed,
-    /// So many bytes of its end must be read.
+    /// Bytes at its end that must be read.
     More(u64),
     /// It is not what was written.
     Damaged,

@@ -39,7 +39,8 @@ const MAX_WAITING: usize = 20_000;
 pub(crate) const SEARCH_EVERY: Duration = Duration::from_secs(600);
 /// Until a window is tried again after an error that is not its own, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
-/// A window whose worker was stopped so often is given up: another time it would take the machine's memory or hours again.
+/// A window is given up after its worker was stopped this often: another time it would take the machine's memory or
+/// hours again.
 const MAX_STOPPED: u32 = 8;
 
 /// Windows that wait for analysis.

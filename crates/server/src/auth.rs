@@ -60,7 +60,7 @@ impl Auth {
         Self { store, remembered: Mutex::default() }
     }
 
-    /// The host whose token this is.
+    /// The host that has this token.
     pub(crate) async fn host(&self, token: &str) -> Result<HostName, Denied> {
         let (host, _) = token.split_once(SEPARATOR).ok_or(Denied::Unknown)?;
         let host: HostName = host.parse().map_err(|_| Denied::Unknown)?;
@@ -154,7 +154,7 @@ impl Auth {
     ) -> Result<Vec<T>, Denied> {
         let mut entries = Vec::new();
         for object in self.store.list(prefix).await? {
-            // One that was deleted meanwhile, or is damaged, is none.
+            // A token that was deleted or is damaged is skipped.
             let Some(bytes) = self.store.get(&object.location).await? else { continue };
             entries.extend(parse::<T>(&bytes).ok());
         }

@@ -17,7 +17,7 @@ use model::VcpuTimeState;
 
 use crate::metrics::plain;
 
-/// What is not seen for so long has no series any more.
+/// A series is dropped after this long without a window.
 const FORGET_S: u64 = 3600;
 const MAX_HOSTS: usize = 1000;
 /// Exit reasons of a VM.

@@ -34,7 +34,7 @@ const HISTORY: TimeDelta = TimeDelta::hours(2);
 const LONGEST_WAIT: TimeDelta = TimeDelta::minutes(30);
 /// Hosts whose results the store does not give: then this pass is given up.
 const MAX_LATER: usize = 10;
-/// A clock that goes on by so much more or less than time was set.
+/// A step of the wall clock that counts as a clock change.
 const STEP: Duration = Duration::from_secs(60);
 /// A server that was away has no windows of that time yet: it does not call hosts silent so early.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -153,7 +153,7 @@ impl Watch {
 }
 
 impl State {
-    /// Keeps of `seen` what is still listed, and of `new` what was not seen.
+    /// Drops from `seen` what is no longer listed, and from `new` what was seen.
     fn forget(&mut self, listed: &HashSet<DayWindow>, new: &mut Vec<Arrived>) {
         self.seen.retain(|window| listed.contains(window));
         new.retain(|(_, window)| !self.seen.contains(window));
@@ -352,8 +352,8 @@ fn step(last: &mut (Instant, SystemTime), now: (Instant, SystemTime)) -> Duratio
     now.1.duration_since(expected).unwrap_or_else(|back| back.duration())
 }
 
-/// Windows in the order in which they arrived, those of a boot by their start. Of a host's windows those that arrived after one
-/// that still waits for its analysis are left to the next look: a backlog is analysed the newest first.
+/// Windows in order of arrival, those of a boot by their start. Of a host's windows those that arrived after one that
+/// still waits for its analysis are left to the next look: a backlog is analysed the newest first.
 fn in_order(mut new: Vec<Arrived>, waiting: &[Arrived]) -> Vec<Arrived> {
     let mut first_waiting = HashMap::new();
     for (time, window) in waiting {

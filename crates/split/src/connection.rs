@@ -1,4 +1,4 @@
-//! All TCP connections of a capture: who is the client, what is spoken, and whom bytes go to.
+//! All TCP connections of a capture: which side is the client, which protocol they use, and where bytes go.
 
 use std::net::SocketAddr;
 
@@ -60,7 +60,7 @@ pub(crate) struct RoundTrip {
     pub(crate) statements: u32,
 }
 
-/// A time in which a database connection was used, without knowing for what.
+/// A span during which a database connection was used for an unknown query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unreadable {
     pub(crate) database: u32,
@@ -439,7 +439,7 @@ impl Connection {
         }
     }
 
-    /// Bytes of a connection of which it is not known yet what it speaks.
+    /// Bytes of a connection with a protocol that is not known yet.
     fn first_bytes(
         &mut self,
         side: Side,

@@ -1,4 +1,4 @@
-//! What was seen, and what could not be followed.
+//! Counters of what was dissected, and what could not be.
 
 /// A counter of the dissector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum Counter {
     UnknownInterface,
     /// Blocks of a file whose type is not known.
     UnknownBlocks,
-    /// Packets whose headers are damaged, or cut off by the snapshot length.
+    /// Packets with headers that are damaged, or cut off by the snapshot length.
     BadHeaders,
     /// Packets that IP has cut into fragments.
     Fragments,
@@ -58,7 +58,7 @@ pub enum Counter {
     Cancels,
     /// Times at which a connection's messages could no longer be followed.
     LostMessages,
-    /// Requests whose response is not in the capture as a whole.
+    /// Requests with a response that is not completely in the capture.
     WithoutResponse,
     /// Responses whose request is not in the capture.
     WithoutRequest,

@@ -22,7 +22,7 @@ pub struct Splitter {
 pub struct Split {
     /// Whole requests, in the order in which they began.
     pub requests: Vec<Request>,
-    /// What was seen, and what could not be followed.
+    /// Counters of what was dissected, and what could not be.
     pub counts: Counts,
     /// Addresses that queries came from and that received no request.
     pub strangers: Vec<IpAddr>,

@@ -250,7 +250,7 @@ struct Files {
     stopped: HashMap<(u64, u64), Failure>,
 }
 
-/// Whose files have an allowance of their own.
+/// The owner that an allowance for reading files belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum FileOwner {
     /// Anybody can mount file systems of his own, in user namespaces: they count together.

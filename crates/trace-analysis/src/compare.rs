@@ -28,7 +28,7 @@ pub struct Side<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Comparison {
     pub of: Compared,
-    /// In the order in which they are shown.
+    /// In the order of the output.
     pub groups: Vec<Group>,
 }
 

@@ -20,7 +20,7 @@ use crate::timeline::{Task, TaskId, Timeline};
 use crate::tree::{all, tree};
 use crate::waits::{self, Classifier, Life, lives};
 
-/// Whose tasks are looked at.
+/// The selected tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selection {
     Everyone,
@@ -42,7 +42,7 @@ pub struct Findings<'a> {
     pub selection: Selection,
     /// Their tasks, ascending.
     pub tasks: Vec<TaskId>,
-    /// Whose critical path is looked at: the process selected, else the command.
+    /// The task of the critical path: the process selected, else the command.
     pub scope: Option<Scope>,
     /// Says what tasks waited for.
     pub classifier: Classifier,

@@ -40,7 +40,7 @@ pub struct Named {
 pub struct Table {
     /// In ns; the row is the CPU's `Use`, the column the disk's.
     pub cells: [[u64; 3]; 3],
-    /// Time in which it is not known whether the task had a CPU, in ns.
+    /// ns without knowledge whether the task had a CPU.
     pub unknown_ns: u64,
 }
 

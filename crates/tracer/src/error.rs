@@ -33,7 +33,7 @@ pub enum TracerError {
     /// A process can't be followed.
     #[error("failed to look for the processes below {process}")]
     Follow {
-        /// Whose descendants.
+        /// The ancestor of the traced tasks.
         process: Pid,
         #[source]
         source: std::io::Error,

@@ -97,7 +97,7 @@ impl<'r> FlowBuilder<'r> {
         self.flow.samples.push(FlowSample { time: sample.time, cpu, thread, stack });
     }
 
-    /// The flow of what was pushed, in time order.
+    /// The flow of all pushed samples, in time order.
     #[must_use]
     pub fn finish(mut self) -> Flow {
         self.flow.samples.sort_by_key(|sample| (sample.time, sample.cpu));

@@ -125,7 +125,7 @@ impl<'a> Attribution<'a> {
         (place(&self.before), place(&self.after))
     }
 
-    /// What was interrupted before and what goes on after.
+    /// The code before the interruption and the code after it.
     fn around(
         &self,
         segment: usize,

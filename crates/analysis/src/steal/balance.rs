@@ -19,7 +19,7 @@ pub struct Accounts {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TimeBreakdown {
     pub accounts: Accounts,
-    /// Type 1 by who had the CPU; adds up to `TimeAccount::StealOutside`.
+    /// Type 1 steal by thief; adds up to `TimeAccount::StealOutside`.
     pub thieves: BTreeMap<Thief, u64>,
     /// Type 2 by exit reason (`None`: not known); adds up to `TimeAccount::StealVmm`.
     pub reasons: BTreeMap<Option<u32>, VmmTime>,
@@ -116,7 +116,7 @@ impl TimeBreakdown {
         balance
     }
 
-    /// A time in which no vCPU changes its state.
+    /// A span during which no vCPU changes its state.
     fn add_stretch(
         &mut self,
         axis: &VcpuTimelines,
@@ -212,7 +212,7 @@ pub(super) fn vmm_reason(state: TimelineState) -> Option<Option<u32>> {
     (state.account() == TimeAccount::StealVmm).then(|| state.exit_reason())
 }
 
-/// Adds who had the CPU in a type 1 segment; nothing for others.
+/// Adds the thieves of a type 1 segment; nothing for others.
 pub(super) fn add_thieves(
     sum: &mut BTreeMap<Thief, u64>,
     axis: &VcpuTimelines,

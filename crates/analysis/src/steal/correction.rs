@@ -17,7 +17,7 @@ const LISTED: usize = 8;
 /// Standard deviations within which 95 % of a normal distribution lies.
 const CONFIDENCE: f64 = 1.96;
 
-/// Whose run time to correct.
+/// The code to correct the run time of.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
     pub vm: VmId,
@@ -27,12 +27,12 @@ pub struct Target<'a> {
     pub function: Option<&'a str>,
 }
 
-/// What was taken from a target.
+/// Time that was stolen from a target.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Correction {
     /// The target's time on the axis.
     pub time: VictimTime,
-    /// Type 1 by who had the CPU; adds up to `time.stolen.outside_ns`.
+    /// Type 1 steal by thief; adds up to `time.stolen.outside_ns`.
     pub thieves: BTreeMap<Thief, u64>,
     /// Type 2 by exit reason; adds up to `time.stolen.vmm_ns`.
     pub reasons: BTreeMap<Option<u32>, VmmTime>,
@@ -69,7 +69,7 @@ struct Inexact {
     edges: u64,
 }
 
-/// What was taken from the target in the window.
+/// Time that was stolen from the target in the window.
 ///
 /// # Errors
 /// When no sample shows the target; the error names what there is.

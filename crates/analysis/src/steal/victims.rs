@@ -56,7 +56,7 @@ pub struct Victims {
     pub samples: u64,
 }
 
-/// A piece of a VM's time and whose it was.
+/// A part of a VM's time, and the code that it belongs to.
 pub(super) struct Charge<'a> {
     pub(super) attribution: &'a Attribution<'a>,
     pub(super) timeline: &'a VcpuTimeline,

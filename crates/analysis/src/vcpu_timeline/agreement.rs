@@ -6,7 +6,7 @@ use model::{HostNs, TimeAccount, TimelineState, VcpuId};
 
 use super::{Segment, VcpuTimeline, VcpuTimelines};
 
-/// Gaps of at most so many periods are not compared: samples can't be expected to show them.
+/// Gaps up to this many periods are not compared: samples can't be expected to show them.
 const SHORT_PERIODS: u64 = 2;
 
 /// The difference between an axis by samples and one by switches.

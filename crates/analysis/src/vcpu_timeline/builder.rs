@@ -103,7 +103,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
         self.switches[switch.vcpu.index()].push(*switch);
     }
 
-    /// The axis of what was pushed.
+    /// The timelines of all pushed samples and switches.
     #[must_use]
     pub fn finish(mut self) -> VcpuTimelines {
         let period_ns = self.header.period_ns.max(1);

@@ -265,12 +265,12 @@ fn was_away(point: &Point, why: OffCpuReason) -> bool {
     point.away().is_some_and(|away| away.off_cpu == why)
 }
 
-/// The CPU in whose queue a point found it; `None`: asleep.
+/// The CPU that it was queued on at a point; `None`: asleep.
 fn queue(point: &Point) -> Option<CpuId> {
     point.away().is_none_or(|away| away.off_cpu.is_queued()).then_some(point.cpu)
 }
 
-/// What it did in the VMM's sleep between two points.
+/// Its state during the VMM's sleep between two points.
 fn asleep(a: &Point, b: &Point) -> TimelineState {
     let paused = b.kicked || [a, b].iter().any(|point| was_away(point, OffCpuReason::Paused));
     if paused {
@@ -280,7 +280,7 @@ fn asleep(a: &Point, b: &Point) -> TimelineState {
     }
 }
 
-/// The exit in which it slept between two points.
+/// The exit that it slept in between two points.
 fn reason(a: &Point, b: &Point) -> Option<u32> {
     [a, b].into_iter().find_map(|point| match point.doing {
         Activity::Vmm { reason, halted: false } => Some(reason),

@@ -59,8 +59,8 @@ struct Left<'d> {
 }
 
 impl Left<'_> {
-    /// In a stretch off the CPU that begins at `from`; queried in time order. A wait that follows a sleep goes on from
-    /// where that began, but not from a halt.
+    /// In a stretch off the CPU that begins at `from`; queried in time order. A wait that follows a sleep counts from
+    /// the sleep's begin, unless the sleep was a halt.
     fn place(&mut self, from: u64, state: TimelineState) -> Option<CodeLocationId> {
         let passed = self.departures.partition_point(|departure| departure.time < from);
         self.departures = self.departures.get(passed..).unwrap_or_default();

@@ -36,7 +36,7 @@ use model::{BuildId, CpuId, HostNs, Pid, Tid, TimelineState, VcpuId};
 pub struct VcpuTimelines {
     /// By row of `Tables::vcpus`.
     pub timelines: Vec<VcpuTimeline>,
-    /// By CPU, those that were sampled.
+    /// Sampled CPUs, by number.
     pub cpus: Vec<Occupancy>,
     /// The places that `Segment::place` refers to, each once.
     pub places: Vec<CodeLocation>,
@@ -63,7 +63,7 @@ pub struct Segment {
     /// First instant after it.
     pub to: HostNs,
     pub state: TimelineState,
-    /// The pCPU it was on, or whose queue it waited in; `None`: asleep, or not known.
+    /// The pCPU that it ran or was queued on; `None`: asleep, or not known.
     pub cpu: Option<CpuId>,
     /// Where the guest was: at the sample (guest states), or at the VM exit (`StealVmm`, `HaltPolling`).
     pub place: Option<CodeLocationId>,

@@ -11,7 +11,7 @@ use resolve::{CodeRef, Level, ProcessRef, SampleSite, Threads};
 /// Equal keys, equal places.
 type Key = (ProcessRef, Option<u32>, CodeRef, bool);
 
-/// Numbers places in the order in which they are first seen.
+/// Numbers places in order of their first appearance.
 #[derive(Debug)]
 pub(super) struct Places<'r> {
     resolver: &'r Resolver<'r>,

@@ -44,7 +44,7 @@ pub struct TraceOptions {
     pub command: Vec<String>,
 }
 
-/// Whose events are kept.
+/// Tasks whose events are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TraceScope {
     Everything,

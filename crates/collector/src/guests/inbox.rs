@@ -21,7 +21,7 @@ pub(super) enum Order {
         handle: Handle,
     },
     Symbols(SymbolOrder),
-    /// Look at what has changed.
+    /// Look for changes.
     Wake,
 }
 
@@ -69,7 +69,7 @@ struct State {
     is_gone: bool,
 }
 
-/// Why a worker goes on.
+/// Why a worker woke up.
 #[derive(Debug)]
 pub(super) enum WakeReason {
     /// It has waited long enough.
@@ -143,7 +143,7 @@ impl Handle {
             let mut state = self.shared.state();
             state.requested.get_or_insert(Instant::now());
             if *log == Log::GoesOn {
-                // Each window of a session that goes on has a limit of its own.
+                // Each window of a running session has its own limit.
                 state.waited = Duration::ZERO;
             }
         }

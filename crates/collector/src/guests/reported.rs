@@ -23,7 +23,7 @@ pub(crate) struct GuestReport {
     pub(crate) silences: Vec<Silence>,
     /// When its first log began; `None`: it had none.
     pub(crate) log_began: Option<HostNs>,
-    /// Why processes that ended meanwhile are not in the map.
+    /// Why the map lacks processes that ended since.
     pub(crate) log_problem: Option<String>,
     /// CPU time that it has used for its answers, ns.
     pub(crate) cpu_ns: u64,
@@ -73,7 +73,7 @@ impl Boot {
         is_time.then(|| self.map.next_module(is_stored)).flatten()
     }
 
-    /// Keeps what was sent, and spares the guest in proportion to what it cost.
+    /// Keeps symbols. The guest is then left alone for a time in proportion to their cost.
     fn keep(&mut self, symbols: ModuleSymbols, now: Instant) {
         let rest = Duration::from_nanos(symbols.cpu_ns.saturating_mul(REST_PER_WORK));
         self.ask_symbols_from = now + rest.clamp(SHORTEST_REST, LONGEST_REST);

@@ -27,7 +27,7 @@ const PACE: Duration = Duration::from_secs(4);
 /// Each answer without news doubles it.
 const PACE_AT_MOST: Duration = Duration::from_secs(16);
 
-/// For symbols before anything is sampled: if the guest is gone at the end, these functions have names all the same.
+/// For symbols before anything is sampled: these functions keep their names if the guest is gone at the end.
 const EARLY_SYMBOLS: Duration = Duration::from_secs(1);
 
 /// Time limit of a connection and its greeting while sampling. Nothing waits for them.
@@ -166,7 +166,7 @@ impl Worker {
         answer.send(answered);
     }
 
-    /// Asks what is new, or tries to reach it again. How long to wait then.
+    /// Queries the guest for news, or connects again. How long to wait then.
     fn ask(&mut self, channel: &Channel) -> Duration {
         let Some(session) = self.session.take() else { return self.try_again(channel) };
         match self.ask_news(session) {
@@ -389,8 +389,8 @@ impl Worker {
         }
     }
 
-    /// Whether to wait on for a guest that has not greeted yet. A window that ends meanwhile does not wait for it; after the
-    /// last one it has the time of a last try.
+    /// Whether to wait on for a guest that has not greeted yet. A window that ends in the meantime does not wait for
+    /// it; after the last one it has the time of a last try.
     fn patience_before_greeting(&mut self) -> impl FnMut() -> bool {
         move || {
             if !self.hold_order() {

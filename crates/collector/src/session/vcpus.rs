@@ -22,7 +22,7 @@ pub(super) struct ScanState {
     /// Not before this time they are looked for again.
     next: HostNs,
     pub(super) failed: u64,
-    /// Threads for which the table had no room.
+    /// Threads that found no room in the table.
     pub(super) not_watched: BTreeSet<Tid>,
 }
 
@@ -108,7 +108,7 @@ impl Session {
         }
     }
 
-    /// A vCPU for which there is no room shows as unknown; it is tried again at the next look.
+    /// A vCPU without a row shows as unknown; it is tried again at the next look.
     fn watch(&mut self, tid: Tid, vcpu: &FoundVcpu, number: u32) {
         let Err(error) = self.sources.watch(tid, vcpu, number) else {
             self.looks.not_watched.remove(&tid);

@@ -1,4 +1,4 @@
-//! A session's windows: which records are whose, and what was counted and lost in each.
+//! A session's windows: which records belong to which window, and the counters of each.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ struct Carried {
 pub(super) enum LateRecords {
     /// They are the next window's.
     Carry,
-    /// CPUs stop one after the other: what some are still sampled for meanwhile is left out.
+    /// CPUs stop one after the other: samples that some CPUs still take after it are left out.
     Drop,
 }
 

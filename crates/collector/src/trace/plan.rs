@@ -65,6 +65,6 @@ pub struct Traced {
     pub summary: TraceSummary,
     /// How the command ended by itself; `None`: there was none, or the trace's end ended it.
     pub command: Option<ExitStatus>,
-    /// What did not go as planned, in a note's words: the trace ended before it was to, or the command went on.
+    /// Problems, as texts of notes: the trace ended before it was to, or the command went on.
     pub unplanned: Vec<String>,
 }

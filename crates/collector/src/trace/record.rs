@@ -26,7 +26,7 @@ use crate::beside::ConcurrentSampler;
 use crate::plan::{Control, Next, Progress};
 use crate::running::{Ended, Running, still_runs};
 
-/// Tables are stored so often, for readers of a trace whose recorder was killed.
+/// Interval at which tables are stored: a trace stays readable when its recorder is killed.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 /// The first time soon after the tasks of the begin are known.
 const FIRST_CHECKPOINT: Duration = Duration::from_millis(200);
@@ -173,7 +173,7 @@ struct Recorder<'a> {
     others: Vec<Machine>,
     command: Option<TracedCommand>,
     ended: Option<Ended>,
-    /// What did not go as planned.
+    /// Problems during the trace.
     unplanned: Vec<String>,
 }
 
@@ -367,7 +367,7 @@ impl<'a> Recorder<'a> {
         machine.source().exit_code().map(|code| ExitStatus::from_raw((code & 0xff) << 8))
     }
 
-    /// What is to be said of each machine, when its tables are there.
+    /// Notes on each machine, once its tables are complete.
     fn note_machines(&mut self) {
         for machine in &self.machines {
             let subject = machine.source().machine().name;

@@ -6,7 +6,7 @@
 /// An OTLP export request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ExportProfilesServiceRequest {
-    /// Profiles by what they are of.
+    /// Profiles by VM or host.
     #[prost(message, repeated, tag = "1")]
     pub resource_profiles: Vec<ResourceProfiles>,
     #[prost(message, optional, tag = "2")]

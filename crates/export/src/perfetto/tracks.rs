@@ -24,7 +24,7 @@ pub(super) struct Track<'a> {
 /// What a track shows.
 #[derive(Debug)]
 pub(super) enum Lane<'a> {
-    /// Who had a pCPU.
+    /// What ran on a pCPU.
     Cpu(Iter<'a, Span>),
     /// A vCPU's states.
     State(Peekable<Iter<'a, Segment>>),
@@ -170,7 +170,7 @@ fn guest_events<'a>(
     }
 }
 
-/// Closes what does not go on and opens what is new: a process, and its function in it.
+/// Closes slices that end and opens new ones: a process, and its function in it.
 fn change(
     was: Option<&CodeLocation>,
     is: Option<&CodeLocation>,

@@ -11,7 +11,7 @@ pub enum InsideError {
     /// A file could not be opened or read.
     #[error("failed to read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// A file does not hold what it should.
+    /// A file has unexpected content.
     #[error("{}: {text}", path.display())]
     Content {
         path: PathBuf,

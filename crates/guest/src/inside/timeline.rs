@@ -85,8 +85,8 @@ impl Timeline {
         self.done.drain(..excess);
     }
 
-    /// Images that began, changed or ended since they were reported, those that ended first. What has no room in about
-    /// so many bytes is reported the next time.
+    /// Images that began, changed or ended since they were reported, those that ended first. Processes beyond about
+    /// this many bytes are reported the next time.
     pub(crate) fn changes(&mut self, most_bytes: usize) -> Vec<GuestImage> {
         let mut bytes = 0;
         let mut has_room = |image: &GuestImage| {

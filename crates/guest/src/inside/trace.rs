@@ -20,7 +20,7 @@ use super::command::TracedCommand;
 
 const PROC: &str = "/proc";
 const SYS: &str = "/sys";
-/// Readings of the clocks, of which the tightest counts.
+/// Readings of the clocks; the tightest counts.
 const CLOCK_READINGS: u32 = 200;
 /// Slots copied at once.
 const CHUNK: usize = 4096;

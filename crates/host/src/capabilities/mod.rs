@@ -113,7 +113,7 @@ pub enum Trial {
 pub enum Area {
     /// All recording.
     Host,
-    /// What can be seen of guests.
+    /// What the host can see of guests.
     Guests,
 }
 

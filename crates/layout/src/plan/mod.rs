@@ -27,7 +27,7 @@ use worth::Scales;
 
 /// What a vCPU counts for that does not wait for memory at all.
 const MIN_WEIGHT: f64 = 0.01;
-/// Every plan makes the VMs together faster by so much, or plans could go round in circles.
+/// Every plan makes the VMs together faster by at least this much: otherwise plans could alternate for ever.
 const PROGRESS: f64 = 0.001;
 
 /// What a plan must keep to.
@@ -36,11 +36,11 @@ pub struct Options {
     pub model: Model,
     /// Nothing is planned if no VM waits for memory so much of its time.
     pub least_waiting: f64,
-    /// A plan must make the VMs faster by so much.
+    /// A plan must make the VMs faster by at least this much.
     pub least_gain: f64,
     /// Or one of them by so much, and all together no slower.
     pub least_vm_gain: f64,
-    /// So many thousandths of each node's memory stay free.
+    /// Thousandths of each node's memory that stay free.
     pub reserve_per_mille: u64,
     /// The part of their speed that VMs lose while memory is moved.
     pub moving: f64,
@@ -93,7 +93,7 @@ pub enum Outcome {
     },
     /// The policy wants everything as it is.
     InPlace,
-    /// What it wants is not worth it.
+    /// The gain is not worth the moves.
     LittleGain {
         /// The part by which VMs would become faster; may be negative.
         gain: f64,

@@ -22,7 +22,7 @@ pub struct Ranking {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rank {
     pub policy: &'static str,
-    /// So many loads it moved something in.
+    /// Loads in which it moved something.
     pub moved: u64,
     /// In so many it was the best, or as good.
     pub best: u64,

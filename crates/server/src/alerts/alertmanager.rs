@@ -25,7 +25,7 @@ const MAX_AT_ONCE: usize = 64;
 const MAX_ALERTS: usize = 4096;
 
 impl Server {
-    /// Tells an Alertmanager what is open and what is over, for ever.
+    /// Sends open and resolved findings to an Alertmanager, for ever.
     pub(super) async fn tell_alertmanager(self: Arc<Self>, poster: Poster) {
         let mut changes = self.watch.changes.subscribe();
         let mut failures = 0_u32;
@@ -63,7 +63,7 @@ impl Server {
         outcome
     }
 
-    /// What is open, then what has been over, or silenced, for a short time.
+    /// Open findings, then those that were resolved or silenced a short time ago.
     fn alerts(&self, said: &OperatorNotes, now_s: u64) -> Vec<Alert> {
         let public_url = self.config.public_url.as_deref();
         let (found, ..) = self.watch.findings();

@@ -27,7 +27,7 @@ const MAX_UNPACKED: u64 = 4 << 30;
 const LEVEL: i32 = 3;
 
 impl Server {
-    /// Goes on from what was stored last, if anything was.
+    /// Restores the last stored state, if there is one.
     pub(super) async fn recall(&self) {
         let found = match self.stored_learned().await {
             Ok(found) => found,

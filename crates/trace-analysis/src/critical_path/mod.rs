@@ -55,7 +55,7 @@ pub use walk::critical_path;
 /// What is to be explained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scope {
-    /// The task whose end (or whose state at `end`) is explained.
+    /// The task to explain: its end, or its state at `end`.
     pub task: TaskId,
     /// The path is followed back to here, if need be into tasks that are older than `task`.
     pub begin: HostNs,
@@ -98,7 +98,7 @@ pub struct PathSegment {
 /// Why the path came from one segment to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Via {
-    /// The path begins here, or the same task goes on.
+    /// The path begins here, or stays with the same task.
     Itself,
     /// The task of the segment before woke this one.
     Woken {

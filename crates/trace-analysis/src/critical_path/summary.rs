@@ -27,7 +27,7 @@ pub struct Summary {
     pub names: Vec<NameShare>,
     /// By process, longest first.
     pub processes: Vec<ProcessShare>,
-    /// Who had the CPU during `Category::CpuWait`, by name and longest first; `None`: idle, or not known.
+    /// Tasks that had the CPU during `Category::CpuWait`, by name, longest first; `None`: idle, or not known.
     pub behind: Vec<(Option<String>, u64)>,
     /// The path's time in tasks that the explained task did not start (the kernel's own among them), by name, longest
     /// first.

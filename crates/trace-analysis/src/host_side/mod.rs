@@ -35,7 +35,7 @@ pub use thief::{Thief, Thieves};
 enum Thread {
     /// It has a pCPU.
     Running,
-    /// It could run and has none. The host's task that had the pCPU meanwhile; `None`: idle, or not known.
+    /// It could run and has none. The host's task that had the pCPU in that time; `None`: idle, or not known.
     Stolen(Option<TaskId>),
     /// It sleeps (or is stopped).
     Asleep,

@@ -55,7 +55,7 @@ impl<'a> Thieves<'a> {
         sums
     }
 
-    /// Who had the pCPU, by the host's task that had it.
+    /// Classifies a task of the host that had the pCPU.
     #[must_use]
     pub fn who(&self, by: Option<TaskId>) -> Thief {
         let known = by.and_then(|by| Some((by, self.host.tasks.get(by.index())?)));

@@ -14,7 +14,7 @@ pub enum Class {
     Calls(CallClass),
     /// Page faults whose end was seen.
     Faults,
-    /// Page faults whose end was not seen: their length is an estimate.
+    /// Page faults without a recorded end: their length is an estimate.
     EstimatedFaults,
     /// Devices' interrupts.
     Devices,

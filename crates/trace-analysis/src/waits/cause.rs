@@ -294,7 +294,7 @@ impl Cause {
 }
 
 impl Group {
-    /// In the order in which they are shown.
+    /// In the order of the output.
     pub const ALL: [Self; 11] = [
         Self::Cpu,
         Self::Disk,

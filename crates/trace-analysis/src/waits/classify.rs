@@ -50,7 +50,7 @@ pub enum Evidence {
     /// A lock's events.
     Lock,
     Stack,
-    /// The request whose completion woke it.
+    /// The completed request that woke it.
     Request,
     /// The kernel counts it as waiting for I/O.
     IoWait,
@@ -200,7 +200,7 @@ impl Classifier {
         }
     }
 
-    /// A wait whose stack is missing or does not decide.
+    /// A wait with a stack that is missing or ambiguous.
     fn by_less(
         &self,
         sleep: &Sleep,

@@ -63,8 +63,8 @@ pub(super) fn facts(context: &Context<'_>) -> Report {
     report
 }
 
-/// The filters that left out events of this machine. Where VMs were traced, those that name VMs are of the host, and the
-/// others of the VMs.
+/// The filters that left out events of this machine. If VMs were traced, those that name VMs belong to the host, the
+/// others to the VMs.
 pub(super) fn filters<'a>(context: &'a Context<'_>) -> impl Iterator<Item = &'a TraceFilter> {
     let filters = context.about.filters.iter();
     let is_vm = |filter: &TraceFilter| matches!(filter, TraceFilter::Vm(_));

@@ -74,7 +74,7 @@ pub struct About<'a> {
     pub complete: bool,
     /// What it was limited to.
     pub filters: &'a [TraceFilter],
-    /// What was dropped besides events, by name.
+    /// Other dropped data, by name.
     pub counters: &'a BTreeMap<String, u64>,
     /// What the user should know.
     pub notes: &'a [Note],

@@ -235,8 +235,8 @@ impl Guest {
         }
     }
 
-    /// Takes so many slots at most of what has come in on a ring, and says how full it was, from 0 to 1. Nothing after the
-    /// trace's end.
+    /// Takes at most this many slots from a ring. Returns how full the ring was, from 0 to 1. Nothing after the trace's
+    /// end.
     fn take(&mut self, ring: usize, at_most: usize) -> f64 {
         if self.failed.is_some() {
             return 0.0;
@@ -368,7 +368,7 @@ impl Source for Guest {
         let _ = self.worker.commands.send(Command::Stop);
     }
 
-    /// A guest whose rings can't be read any more still has the names of what was read.
+    /// If a guest's rings become unreadable, its names still serve the events that were read.
     fn stop(&mut self) -> HostNs {
         let deadline = Instant::now() + 2 * ANSWER_TIME;
         while self.stopped.is_none() && !self.worker.left {

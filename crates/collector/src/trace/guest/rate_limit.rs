@@ -8,7 +8,7 @@ use model::HostNs;
 use super::super::poll_interval::BURST_SLOTS_PER_S;
 use crate::GuestError;
 
-/// A guest may be ahead of that rate by what it allows for so long.
+/// Burst: a guest may be ahead of the rate by the events of this time.
 const PATIENCE_S: u64 = 10;
 
 /// How far a guest is ahead of what its probes can write.
