@@ -66,7 +66,7 @@ impl<'r> Aggregator<'r> {
             codes: Codes::new(resolver),
             threads: (query.by == By::Thread).then(|| resolver.threads()),
             counts: FxHashMap::default(),
-            guest_time: GuestTime::of(resolver.tables(), header, &query.selection),
+            guest_time: GuestTime::for_selection(resolver.tables(), header, &query.selection),
             nodes: (query.by == By::Node).then(|| Nodes::new(resolver.tables())),
             query,
         }
@@ -159,7 +159,7 @@ impl<'r> Aggregator<'r> {
         let guest_view = self.query.selection.view() == View::Guest;
         match (self.query.by, &sample.vcpu) {
             (By::Thread, _) => {
-                let row = self.threads.as_ref().and_then(|t| t.of(sample, located));
+                let row = self.threads.as_ref().and_then(|t| t.thread_of_sample(sample, located));
                 let is_real = !located.level.is_guest() && located.level != Level::Idle;
                 let untold = if is_real { Split::HostTid(sample.tid.0) } else { Split::No };
                 row.map_or(untold, Split::Thread)

@@ -189,7 +189,7 @@ impl<'a> Modules<'a> {
     /// The mappings that follow are this process's.
     fn begin(&mut self, pid: u32) {
         self.pid = pid;
-        self.own = OwnNames::of(self.proc, pid);
+        self.own = OwnNames::for_process(self.proc, pid);
         self.of_process.clear();
     }
 
@@ -279,7 +279,7 @@ struct OwnNames {
 }
 
 impl OwnNames {
-    fn of(proc: &Path, pid: u32) -> Self {
+    fn for_process(proc: &Path, pid: u32) -> Self {
         let directory = proc.join(pid.to_string());
         let text = |path: PathBuf| path.into_os_string().into_string().ok();
         let started_as = host::identity::started_as(&directory)

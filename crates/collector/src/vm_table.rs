@@ -86,7 +86,7 @@ impl VmTable {
             let Some(row) = self.row(vm, vcpu.number, tid, started) else { continue };
             let watch = (row, vcpu.vcpu);
             if self.watched.insert(tid, watch) != Some(watch) {
-                let number = self.numbers.of(row);
+                let number = self.numbers.number_of(row);
                 changes.watch.push((tid, vcpu, row, number));
             }
         }
@@ -270,7 +270,7 @@ impl Numbers {
         room
     }
 
-    fn of(&self, row: VcpuId) -> u32 {
+    fn number_of(&self, row: VcpuId) -> u32 {
         let number = self.rows.iter().position(|of| *of == Some(row));
         VcpuId::from_index(number.expect("every row was given a number")).0
     }

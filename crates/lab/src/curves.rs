@@ -144,7 +144,7 @@ fn cpu_stacks(runs: &[Run], treatment: &str) -> Stacks {
 fn part_stacks(runs: &[Run], treatment: &str) -> Stacks {
     let steps = steps(runs, treatment);
     let steps: Vec<(u32, StepParts)> =
-        steps.iter().filter_map(|step| Some((step.vms, StepParts::of(step)?))).collect();
+        steps.iter().filter_map(|step| Some((step.vms, StepParts::from_step(step)?))).collect();
     let mut names: Vec<&str> = Part::ALL.map(Part::name).into();
     names.push(NOT_SPLIT);
     names.extend(STOLEN.map(|(name, _)| name));

@@ -76,7 +76,7 @@ fn verdict(plan: &Plan, runs: &[Run], treatment: &str) -> Option<Verdict> {
         decisive_ms: step.decisive_ms(plan.service.percentile),
         requests: sum(step.runs.iter().map(|run| run.load.turnarounds.len())),
         agreeing: (step.agreeing(&plan.service), step.runs.len()),
-        cause: Cause::of(step),
+        cause: Cause::from_step(step),
     };
     Some(Verdict {
         treatment: treatment.to_owned(),
@@ -86,7 +86,7 @@ fn verdict(plan: &Plan, runs: &[Run], treatment: &str) -> Option<Verdict> {
 }
 
 impl Cause {
-    fn of(step: &Step<'_>) -> Self {
+    fn from_step(step: &Step<'_>) -> Self {
         let runs = &step.runs;
         let n_cpus = runs.first().map_or(0, |run| run.cpus.len());
         let busy = step.figure(Run::busy_cpus).map(|cpus| cpus / n_cpus.max(1) as f64);

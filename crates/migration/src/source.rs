@@ -109,7 +109,7 @@ impl OutgoingVm {
     }
 
     /// The VM of this process, and a session with its QEMU.
-    pub(crate) fn of(host: &ThisHost, vm: &VmProcess) -> Result<Self, SourceError> {
+    pub(crate) fn for_vm(host: &ThisHost, vm: &VmProcess) -> Result<Self, SourceError> {
         let is_it = |process: &VmProcess| (process.pid, process.started) == (vm.pid, vm.started);
         Self::find_by(host, &vm.name, is_it)
     }

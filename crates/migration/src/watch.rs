@@ -149,7 +149,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// Watches one VM until it is gone.
 fn one(shared: &Shared, watch: &Watch, process: &VmProcess) -> Result<(), String> {
     let vm = &process.name;
-    let mut leaving = OutgoingVm::of(&shared.host, process).map_err(|error| error.to_string())?;
+    let mut leaving =
+        OutgoingVm::for_vm(&shared.host, process).map_err(|error| error.to_string())?;
     let begins = |state| matches!(state, MigrationState::Setup | MigrationState::Active);
     let now = leaving.session.migration().map_err(|error| error.to_string())?;
     let mut has_begun = begins(now.state);

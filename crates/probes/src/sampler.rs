@@ -148,7 +148,7 @@ impl Sampler {
             record_bytes: SAMPLE_BYTES,
             slots: slots as usize,
         };
-        let vcpus = VcpuTable::of(&object)?;
+        let vcpus = VcpuTable::from_object(&object)?;
         Ok(Self { rings, stacks, vcpus, object, program, options: options.clone() })
     }
 

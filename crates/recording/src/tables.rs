@@ -186,10 +186,10 @@ table! {
         pid: Pid = vm.pid,
         started_ns: Option<HostNs> = vm.started,
         ended_ns: Option<HostNs> = vm.ended,
-        map_via: Option<Text> = Text::of(via),
+        map_via: Option<Text> = Text::from_text(via),
         host_minus_guest_ns: Option<i64> = clock.map(|clock| clock.host_minus_guest_ns),
         clock_error_ns: Option<u64> = clock.map(|clock| clock.error_ns),
-        no_map_reason: Option<Text> = Text::of(reason),
+        no_map_reason: Option<Text> = Text::from_text(reason),
     }
     read |row, columns| {
         check_id(*id, row)?;
@@ -299,8 +299,8 @@ table! {
     }; {
         module: ModuleId = symbol.module,
         offset: u64 = symbol.offset,
-        function: Option<Text> = Text::of(name),
-        unreadable_reason: Option<Text> = Text::of(reason),
+        function: Option<Text> = Text::from_text(name),
+        unreadable_reason: Option<Text> = Text::from_text(reason),
     }
     read |row, columns| {
         let name = match (function, unreadable_reason) {
@@ -391,7 +391,7 @@ table! {
         time_ns: HostNs = row.time,
         node: Option<u32> = on,
         bytes: Option<u64> = of,
-        unknown_reason: Option<Text> = Text::of(reason),
+        unknown_reason: Option<Text> = Text::from_text(reason),
     }
     read |row, columns| {
         let found = match (node, bytes, unknown_reason) {

@@ -103,7 +103,7 @@ impl WindowId {
 
     /// The name of a recording made on a host. `None`: it does not say in which boot it was made.
     #[must_use]
-    pub fn of(host: HostName, header: &Header) -> Option<Self> {
+    pub fn from_header(host: HostName, header: &Header) -> Option<Self> {
         Some(Self { host, boot: header.boot?, start: header.start })
     }
 

@@ -454,7 +454,7 @@ impl Threads {
 
     /// The thread of a sample. A guest's FS base is its thread's in user code; in the kernel only
     /// when it matches (an interrupt of a kernel thread has borrowed page tables).
-    pub fn of(&self, sample: &Sample, located: &SampleSite) -> Option<u32> {
+    pub fn thread_of_sample(&self, sample: &Sample, located: &SampleSite) -> Option<u32> {
         let ProcessRef::Image(image) = located.process else {
             return None;
         };

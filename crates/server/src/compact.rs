@@ -204,7 +204,7 @@ impl Server {
         plan: &Plan,
     ) -> Result<(), CompactError> {
         let Plan { windows, packs, slice_s } = plan;
-        let mut pack = Pack::of(*slice_s, windows.iter(), packs);
+        let mut pack = Pack::from_windows(*slice_s, windows.iter(), packs);
         let content = format!("{slice_s} {:?} {packs:?}", pack.windows);
         pack.name = format!("{PACK}{number:08}-{}", &hash(&content)[..16]);
         // The table by which packs are found is the first, and the last to be removed.

@@ -47,7 +47,7 @@ struct FileState {
 }
 
 impl FileState {
-    fn of(file: &File) -> Option<Self> {
+    fn from_file(file: &File) -> Option<Self> {
         let metadata = file.metadata().ok()?;
         let changed = (metadata.ctime(), metadata.ctime_nsec());
         Some(Self { device: metadata.dev(), inode: metadata.ino(), changed })
@@ -131,7 +131,7 @@ impl HostSource {
 
     /// The build id of an open ELF file, if it has one.
     pub fn build_id(&mut self, file: &File) -> Option<BuildId> {
-        let state = FileState::of(file)?;
+        let state = FileState::from_file(file)?;
         if let Some(known) = self.known.build_ids.get(&state) {
             return known.clone();
         }
@@ -206,7 +206,7 @@ impl HostSource {
     /// write it.
     fn state_of(&mut self, file: &File, format: &FileFormat) -> Option<FileState> {
         let FileFormat::Elf { build_id } = format else { return None };
-        let state = FileState::of(file)?;
+        let state = FileState::from_file(file)?;
         let is_it = |own: BuildId| build_id.as_ref().is_none_or(|wanted| own.bytes() == wanted);
         match build_id {
             Some(_) => self.build_id(file).is_some_and(is_it).then_some(state),
@@ -260,7 +260,7 @@ enum FileOwner {
 }
 
 impl FileOwner {
-    fn of(metadata: &Metadata) -> Self {
+    fn from_metadata(metadata: &Metadata) -> Self {
         match metadata.uid() {
             0 => Self::RootOn(metadata.dev()),
             user => Self::User(user),
@@ -289,7 +289,8 @@ impl Files {
             return Err(failure.to_string());
         }
         let unused = Allowance { bytes: MAX_OWNER_BYTES, failures: 0 };
-        let allowance = self.allowances.entry(FileOwner::of(&metadata)).or_insert(unused);
+        let allowance =
+            self.allowances.entry(FileOwner::from_metadata(&metadata)).or_insert(unused);
         if MAX_OWNER_FAILURES <= allowance.failures {
             return Err("other files of its owner stopped the process that reads them".to_owned());
         }

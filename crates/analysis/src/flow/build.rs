@@ -195,7 +195,7 @@ impl<'r> FlowBuilder<'r> {
     }
 
     fn thread(&mut self, sample: &Sample, located: &SampleSite) -> u32 {
-        let row = self.lookup.of(sample, located);
+        let row = self.lookup.thread_of_sample(sample, located);
         let guest = located.level.is_guest();
         let carrier = match &sample.vcpu {
             _ if row.is_some() => 0,

@@ -42,7 +42,9 @@ pub fn balances(
 ) -> BTreeMap<VcpuId, TimeBreakdown> {
     let timelines = evidence.axis.timelines.iter();
     timelines
-        .map(|timeline| (timeline.vcpu, TimeBreakdown::of(evidence.axis, timeline, names)))
+        .map(|timeline| {
+            (timeline.vcpu, TimeBreakdown::from_timeline(evidence.axis, timeline, names))
+        })
         .collect()
 }
 
@@ -54,7 +56,11 @@ pub fn hundredths(parts: &[u64]) -> Vec<u64> {
 }
 
 impl TimeBreakdown {
-    fn of(axis: &VcpuTimelines, timeline: &VcpuTimeline, names: &ThiefNames<'_>) -> Self {
+    fn from_timeline(
+        axis: &VcpuTimelines,
+        timeline: &VcpuTimeline,
+        names: &ThiefNames<'_>,
+    ) -> Self {
         let mut balance = Self::default();
         let all = Window { from: timeline.from, to: timeline.to };
         for segment in timeline.segments.iter().filter_map(|segment| all.clip(segment)) {

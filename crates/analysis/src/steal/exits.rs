@@ -79,7 +79,7 @@ impl ExitRow {
 }
 
 impl Cause {
-    fn of(place: &CodeLocation) -> Self {
+    fn from_location(place: &CodeLocation) -> Self {
         let CodeLocation { process, pid, function, module, .. } = place.clone();
         Self { process: Some(process), pid, function: Some(function), module }
     }
@@ -92,7 +92,8 @@ fn sums(evidence: &TimelineInput<'_>, vm: VmId) -> BTreeMap<Option<u32>, Sum> {
         for (number, segment) in timeline.segments.iter().enumerate() {
             let Some(reason) = vmm_reason(segment.state) else { continue };
             let place = attribution.victim(number, AttributionLevel::Function);
-            let cause = place.map_or_else(Cause::default, |id| Cause::of(evidence.axis.place(id)));
+            let cause = place
+                .map_or_else(Cause::default, |id| Cause::from_location(evidence.axis.place(id)));
             let sum = sums.entry(reason).or_default();
             sum.time.add(segment.state, segment.length_ns());
             sum.samples += evidence.samples.within(timeline.vcpu, segment);

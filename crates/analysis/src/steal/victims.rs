@@ -77,7 +77,7 @@ pub fn victims(
     window: Window,
 ) -> Victims {
     let of_place: Vec<Victim> =
-        evidence.axis.places.iter().map(|place| Victim::of(place, whose)).collect();
+        evidence.axis.places.iter().map(|place| Victim::from_location(place, whose)).collect();
     let mut by_place: Vec<VictimTime> = vec![VictimTime::default(); of_place.len()];
     let mut found = Victims::default();
     for_each_charge(evidence, vm, whose, window, &mut |charge| {
@@ -120,7 +120,7 @@ pub(super) fn for_each_charge(
 }
 
 impl Victim {
-    pub(super) fn of(place: &CodeLocation, whose: AttributionLevel) -> Self {
+    pub(super) fn from_location(place: &CodeLocation, whose: AttributionLevel) -> Self {
         let CodeLocation { process, pid, thread, tid, function, module, .. } = place.clone();
         let only_process =
             Self { process, pid, thread: None, tid: None, function: None, module: None };

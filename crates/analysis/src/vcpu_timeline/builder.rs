@@ -96,7 +96,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
         if let Some(sample) = switch.guest_sample()
             && let VcpuState::Guest(guest) = &sample.vcpu
         {
-            let (_, place) = self.places.of(&sample, guest);
+            let (_, place) = self.places.locate(&sample, guest);
             let departure = Departure { time: switch.time.0, place };
             self.departures[switch.vcpu.index()].push(departure);
         }
@@ -139,7 +139,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
     }
 
     fn push_guest(&mut self, sample: &Sample, vcpu: &VcpuSample) -> Occupant {
-        let (level, place) = self.places.of(sample, vcpu);
+        let (level, place) = self.places.locate(sample, vcpu);
         let doing = match level {
             Level::GuestKernel => Activity::GuestKernel,
             Level::GuestUser => Activity::GuestUser,
@@ -149,7 +149,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
     }
 
     fn push_vmm(&mut self, sample: &Sample, vcpu: &VcpuSample) -> Occupant {
-        let (_, place) = self.places.of(sample, vcpu);
+        let (_, place) = self.places.locate(sample, vcpu);
         let reason = vcpu.exit_reason;
         let halted = sample.host_mode == HostMode::Kernel
             && exit_reason::is_halt(self.header.vendor, reason);

@@ -26,7 +26,13 @@ impl<'a> GapFiller<'a> {
         queues: VcpuQueues<'a>,
         period_ns: u64,
     ) -> Self {
-        Self { points, unseen: UncoveredTime::of(points, period_ns), period_ns, marks, queues }
+        Self {
+            points,
+            unseen: UncoveredTime::from_points(points, period_ns),
+            period_ns,
+            marks,
+            queues,
+        }
     }
 
     /// The gap after each point that has counters on both sides.

@@ -24,7 +24,7 @@ impl UncoveredTime {
     const IN_BURSTS: Self = Self(4);
 
     /// By how many samples a vCPU's runs have.
-    pub(super) fn of(points: &[Point], period_ns: u64) -> Self {
+    pub(super) fn from_points(points: &[Point], period_ns: u64) -> Self {
         let differences = || points.windows(2).filter_map(|pair| difference(&pair[0], &pair[1]));
         let is_gap = |waits: &WaitCounters| period_ns / 2 < waits.halted_ns.max(waits.runnable_ns);
         let pairs = differences().count();

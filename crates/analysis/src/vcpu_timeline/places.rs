@@ -33,10 +33,10 @@ impl<'r> Places<'r> {
     }
 
     /// Where the guest was at the sample, or at its last VM exit before it.
-    pub(super) fn of(&mut self, sample: &Sample, vcpu: &VcpuSample) -> (Level, CodeLocationId) {
+    pub(super) fn locate(&mut self, sample: &Sample, vcpu: &VcpuSample) -> (Level, CodeLocationId) {
         let sample = Sample { vcpu: VcpuState::Guest(*vcpu), ..*sample };
         let located = self.resolver.locate(&sample);
-        let thread = self.threads.of(&sample, &located);
+        let thread = self.threads.thread_of_sample(&sample, &located);
         let kernel = located.level == Level::GuestKernel || vcpu.ip.0 >> 63 == 1;
         let key = (located.process, thread, located.code, kernel);
         if let Some(place) = self.by_key.get(&key) {

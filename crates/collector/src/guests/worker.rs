@@ -234,7 +234,7 @@ impl Worker {
 
     fn take_port(&mut self, channel: &Channel) -> Result<(), GuestError> {
         if self.port.is_none() {
-            self.port = PortLock::of(channel, &self.locks)?;
+            self.port = PortLock::for_channel(channel, &self.locks)?;
         }
         Ok(())
     }

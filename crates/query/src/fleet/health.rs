@@ -89,7 +89,7 @@ impl Add for Noted {
 impl State {
     /// `None`: a column is missing, which is never so.
     pub(super) fn take_hosts(&mut self, rows: &RecordBatch, fresh: &mut Fresh) -> Option<()> {
-        let keys = Keys::of(rows)?;
+        let keys = Keys::from_batch(rows)?;
         let number = |name| numbers::<UInt64Type>(rows, name);
         let (length, samples) = (number("length_ns")?, number("samples")?);
         let (lost, missed) = (number("samples_lost")?, number("samples_missed")?);
@@ -121,7 +121,7 @@ impl State {
 
     /// `None`: a column is missing, which is never so.
     pub(super) fn take_notes(&mut self, rows: &RecordBatch, fresh: &mut Fresh) -> Option<()> {
-        let keys = Keys::of(rows)?;
+        let keys = Keys::from_batch(rows)?;
         let (subject, what) = (texts(rows, "subject")?, texts(rows, "what")?);
         let count = numbers::<UInt64Type>(rows, "count")?;
         for (row, host, began_us) in keys.of_new_windows(self, fresh) {

@@ -308,7 +308,7 @@ impl Text {
         self.0.as_utf8().expect("texts are checked when they are made")
     }
 
-    pub(crate) fn of(text: Option<&str>) -> Option<Self> {
+    pub(crate) fn from_text(text: Option<&str>) -> Option<Self> {
         text.map(Self::from)
     }
 }

@@ -137,7 +137,7 @@ impl Guest {
         let queue = Queue {
             events: vec![Vec::new(); rings_len],
             slots_per_look: wanted.slots_per_look / rings_len.max(1),
-            rate_limit: RateLimit::of(started.rings, probes::now()),
+            rate_limit: RateLimit::for_rings(started.rings, probes::now()),
         };
         let [before, after] = [&mut started.before, &mut started.after]
             .map(|rows| mem::take(rows).into_iter().map(|row| task(wanted.machine, row)).collect());
