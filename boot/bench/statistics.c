@@ -80,9 +80,9 @@ bool dearer(uint64_t a, uint64_t b, uint64_t slack)
 
 bool reliable(uint64_t cost, uint64_t min, uint64_t median, unsigned n, uint64_t slack)
 {
-	enum { LEAST_TIMES = 3 };
+	enum { MIN_TIMES = 3 };
 
-	return cost && n >= LEAST_TIMES && agree(min, median, slack);
+	return cost && n >= MIN_TIMES && agree(min, median, slack);
 }
 
 uint64_t greatest_common_divisor(uint64_t a, uint64_t b)

@@ -2,7 +2,6 @@
 //! asserts nothing: `cargo bench -p recording`.
 
 #![allow(
-    missing_docs,
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::cast_possible_truncation,

@@ -2,7 +2,6 @@
 //! take. Prints, asserts nothing: `cargo bench -p trace-analysis`.
 
 #![allow(
-    missing_docs,
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::cast_possible_truncation,

@@ -1,6 +1,6 @@
 //! Who may do what, the server's certificate, and its command line.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

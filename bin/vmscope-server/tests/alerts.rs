@@ -1,6 +1,6 @@
 //! Findings on their way out: to a real Alertmanager, to webhooks, and back as what operators say about them.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Clients that send or read slowly, or not at all, and queries that use all they are allowed.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

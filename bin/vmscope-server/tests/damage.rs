@@ -1,6 +1,6 @@
 //! Results that are damaged or deleted under a running server.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -2,7 +2,7 @@
 //!
 //! `VMSCOPE_ODD_QUERIES=10000` (`make odd-queries`) asks that many.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 mod odd;

@@ -1,6 +1,6 @@
 //! The server sends profiles to a real OpenTelemetry collector (`VMSCOPE_OTELCOL`), whose own output is compared.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! What Prometheus scrapes, its rules and Grafana's dashboard: checked by Prometheus' own programs.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

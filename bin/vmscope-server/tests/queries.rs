@@ -1,6 +1,6 @@
 //! Questions over HTTPS about windows that came over HTTPS.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

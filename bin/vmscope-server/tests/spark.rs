@@ -1,6 +1,6 @@
 //! Apache Spark over a real store, with executors killed in mid-job: `VMSCOPE_SPARK_PYTHON` names a Python with PySpark.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! Windows that come over TLS: stored once, analysed once, or refused with a reason; and what is acknowledged stays, whatever
 //! happens to the server.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 #[path = "../../vmscope/tests/amplified/mod.rs"]
 mod amplified;

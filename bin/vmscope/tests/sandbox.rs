@@ -17,7 +17,7 @@ use symbols::{GuestChild, HostSource, KernelNames, Place, Source};
 fn names(path: &str, file: &Path, offsets: &[u64]) -> Vec<SymbolName> {
     let sandbox = Sandbox::of_program(Path::new(env!("CARGO_BIN_EXE_vmscope")));
     let mut source = HostSource::new(KernelNames::default()).with_sandbox(sandbox);
-    source.go_on(BTreeMap::from([(ModuleId(0), vec![Place::from(file)])]));
+    source.reuse(BTreeMap::from([(ModuleId(0), vec![Place::from(file)])]));
     let module = Module { owner: Owner::Host, path: path.to_owned(), build_id: None };
     source.names(ModuleId(0), &module, offsets)
 }

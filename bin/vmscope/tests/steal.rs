@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use model::{
-    CpuId, CpuNode, ExitCount, FoundMemory, Header, HostNs, OffCpuReason, Sample, Switch,
+    CpuId, CpuNode, ExitCount, Header, HostNs, NumaReading, OffCpuReason, Sample, Switch,
     SwitchEvent, Tables, Throttling, VcpuId, VcpuSample, VcpuState, VmId, VmMemory, WaitCounters,
 };
 use recording::{Writer, encode};
@@ -202,7 +202,7 @@ fn remote_memory() {
     let on = |node, bytes| VmMemory {
         vm: VmId(0),
         time: at(0),
-        found: FoundMemory::OnNode { node, bytes },
+        found: NumaReading::OnNode { node, bytes },
     };
     let memory = vec![on(0, 1 << 20), on(1, 3 << 20)];
     let tables = Tables { cpu_nodes: cpu_nodes.into(), memory, ..tables() };

@@ -50,7 +50,7 @@ impl Budget {
         self.period_ns
     }
 
-    /// A window of this length is over, in which the agent used so much CPU time.
+    /// Adapts the period after a window of this length. `cpu` is the agent's CPU time in it.
     pub(crate) fn after_window(
         &mut self,
         cpu: Duration,

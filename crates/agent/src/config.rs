@@ -42,9 +42,7 @@ pub struct Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// The samples.
     Samples,
-    /// Scheduler switches.
     Switches,
 }
 

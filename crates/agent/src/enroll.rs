@@ -29,10 +29,8 @@ pub struct Enrollment {
 /// Why this host is not enrolled.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrollError {
-    /// The address.
     #[error("{0}")]
     Server(String),
-    /// The name.
     #[error("{0}")]
     Host(#[from] recording::window::BadName),
     /// No SHA-256.
@@ -43,28 +41,13 @@ pub enum EnrollError {
         "the server's certificate authority has the fingerprint {found}, not the one given: this is another \
          server, or a machine between intercepts the connection"
     )]
-    OtherServer {
-        /// What it has.
-        found: String,
-    },
+    OtherServer { found: String },
     /// The server can't be reached.
     #[error("failed to reach {server}: {reason}")]
-    Unreachable {
-        /// The address.
-        server: String,
-        /// Why.
-        reason: String,
-    },
+    Unreachable { server: String, reason: String },
     /// It does not want to.
     #[error("{server} refused ({status}): {reason}")]
-    Refused {
-        /// The address.
-        server: String,
-        /// HTTP status.
-        status: u16,
-        /// What it says.
-        reason: String,
-    },
+    Refused { server: String, status: u16, reason: String },
     /// A file can't be read or written.
     #[error("{0}")]
     State(String),

@@ -140,7 +140,7 @@ impl Server {
         answer(request.header("Content-Type", "application/json").send(json)?, MAX_ANSWER_BYTES)
     }
 
-    /// Sends a window of so many bytes in the name of the host whose token this is.
+    /// Sends a window of this many bytes. The token says which host sends it.
     pub(crate) fn put(
         &self,
         path: &str,

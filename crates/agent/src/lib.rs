@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  sampling thread    collector::Recorder: poll, cut at each edge of the clock's windows
-//!      | Unfinished
+//!      | SampledWindow
 //!  finisher thread    names, tables, one file per window (SCHED_IDLE, idle I/O) --> STATE/spool
 //!      | file
 //!  sender thread      HTTPS PUT; removed when the server has it for good

@@ -28,7 +28,7 @@ use crate::state::{self, StateError};
 
 /// A killed server is back soon: waits are short, unless it says otherwise.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// How often what was sent so far is reported.
+/// Interval of progress reports.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 const MOMENT: Duration = Duration::from_millis(50);
 /// Reasons of refused windows that are kept.
@@ -45,7 +45,6 @@ pub struct Replay {
     pub fingerprint: String,
     /// Hosts, named `NAME-0001` and so on.
     pub name: String,
-    /// How many.
     pub hosts: u32,
     /// Windows of each host; `None`: until `limit`.
     pub rounds: Option<u64>,
@@ -55,7 +54,7 @@ pub struct Replay {
     pub rate: Option<f64>,
     /// Windows that are sent at the same time.
     pub connections: usize,
-    /// Keeps what the run needs to go on after a kill.
+    /// Stores the state that a killed run continues from.
     pub folder: PathBuf,
     /// Recordings, sent in turn.
     pub templates: Vec<Template>,
@@ -148,7 +147,7 @@ impl Replay {
         Ok(Replayed { took: began.elapsed(), ..replayed })
     }
 
-    /// The recording that a host sends in a round. Hosts begin with different ones, so that one round sends all.
+    /// The recording that a host sends in a round. Each host begins with another one, so one round sends all.
     fn template(&self, host: usize, round: u64) -> Option<&Template> {
         let n = self.templates.len().max(1);
         let round = usize::try_from(round % n as u64).unwrap_or_default();
@@ -261,7 +260,7 @@ struct Sender<'a, F> {
     replay: &'a Replay,
     run: &'a Run,
     began: Instant,
-    /// Windows whose turn has come.
+    /// Windows that are due.
     turns: &'a AtomicU64,
     over: &'a F,
 }

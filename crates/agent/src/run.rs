@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use collector::{
-    CollectError, Exits, GuestQuestions, Naming, ProcessEvents, Recorder, Roots, Sampling,
-    SessionPlan, Unfinished,
+    CollectError, Exits, GuestQuestions, Naming, ProcessEvents, Recorder, Roots, SampledWindow,
+    Sampling, SessionPlan,
 };
 use model::{Counter, Header, HostNs, Trigger};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -43,10 +43,8 @@ const START_WAIT: Duration = Duration::from_secs(30);
 /// Why the agent ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Its configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Its folder.
     #[error("{0}")]
     State(String),
     /// Another agent has the folder.
@@ -57,12 +55,7 @@ pub enum RunError {
     Collect(#[from] CollectError),
     /// The address of its metrics.
     #[error("failed to serve metrics on {address}")]
-    Metrics {
-        /// Which.
-        address: std::net::SocketAddr,
-        /// Why.
-        source: std::io::Error,
-    },
+    Metrics { address: std::net::SocketAddr, source: std::io::Error },
     /// One that has no end.
     #[error("the {0} has failed: start the agent again")]
     Thread(String),
@@ -129,10 +122,10 @@ fn lock(state: &State) -> Result<File, RunError> {
     }
 }
 
-/// What threads share.
+/// State that the agent's threads share.
 #[derive(Debug)]
 struct Shared {
-    queue: Arc<Queue<Unfinished>>,
+    queue: Arc<Queue<SampledWindow>>,
     metrics: Arc<Metrics>,
     bell: Arc<Notifier>,
     server: Arc<Mutex<Option<String>>>,
@@ -287,7 +280,6 @@ struct Agent {
     budget: Budget,
     /// When the window under way ends.
     edge: Instant,
-    /// When it began.
     began: Instant,
     cpu_before: Duration,
     suspended_before: Duration,
@@ -346,7 +338,7 @@ impl Agent {
     }
 
     fn begin_recorder(&mut self) -> Result<Recorder, CollectError> {
-        // A session in the place of another one samples at once: guests answer meanwhile.
+        // A session that replaces another one samples at once: guests answer while it samples.
         let wait = match self.covered_until {
             Some(_) => Duration::ZERO,
             None => START_WAIT.min(Duration::from_secs(self.plan.config.guest_timeout_s)),
@@ -504,7 +496,7 @@ impl Agent {
         }
     }
 
-    fn hand_on(&mut self, window: Unfinished) {
+    fn hand_on(&mut self, window: SampledWindow) {
         let metrics = &self.shared.metrics;
         self.silent_cpu = has_silent_cpu(window.header());
         let (start, end) = (window.header().start, window.header().end);

@@ -82,7 +82,7 @@ pub(crate) fn restore_priority() {
     let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<libc::pid_t>().ok());
     for tid in tids {
         let parameters = libc::sched_param { sched_priority: 0 };
-        // SAFETY: the pointer is valid for a `sched_param`. A thread that has ended meanwhile is refused.
+        // SAFETY: the pointer is valid for a `sched_param`. The call fails for a thread that has ended.
         let _ = unsafe { libc::sched_setscheduler(tid, libc::SCHED_OTHER, &raw const parameters) };
         set_io_priority(tid, IOPRIO_CLASS_NONE);
     }

@@ -18,27 +18,27 @@ use crate::state::{self, State, StateError};
 const REFUSED_BYTES: u64 = 64 << 20;
 /// To look at the spool without a notification.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// A window is put off for so long at most.
+/// The longest delay before a window is sent again.
 const LONGEST_PUT_OFF: Duration = Duration::from_secs(3600);
 /// One that the server does not take, while it may take others.
 const PUT_OFF: Duration = Duration::from_secs(600);
 
-/// Wakes the sender.
+/// Wakes the sender thread.
 #[derive(Debug, Default)]
 pub(crate) struct Notifier {
-    state: Mutex<BellState>,
+    state: Mutex<NotifierState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct BellState {
+struct NotifierState {
     has_rung: bool,
     /// The server changed: what failed with the old one says nothing.
     is_new_server: bool,
     is_over: bool,
 }
 
-/// Why the sender goes on.
+/// What woke the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WakeReason {
     Usual,
@@ -67,7 +67,7 @@ impl Notifier {
 
     /// Waits for a ring; or, `patiently`, through all rings for so long.
     fn wait(&self, limit: Duration, patiently: bool) -> WakeReason {
-        let sleeps = |state: &mut BellState| {
+        let sleeps = |state: &mut NotifierState| {
             !state.is_over && !state.is_new_server && (patiently || !state.has_rung)
         };
         let waited = self.changed.wait_timeout_while(self.state(), limit, sleeps);
@@ -80,7 +80,7 @@ impl Notifier {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, BellState> {
+    fn state(&self) -> MutexGuard<'_, NotifierState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -97,7 +97,7 @@ pub(crate) struct Sender {
     pub(crate) bell: Arc<Notifier>,
 }
 
-/// What is to be done with a window after an answer. Pure.
+/// What to do with a window after an answer. Pure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The server has it for good.

@@ -18,7 +18,7 @@ use crate::state::{StateError, sync_folder};
 
 const ENDING: &str = "window";
 
-/// The folder.
+/// The folder of windows that wait to be sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Spool {
     folder: PathBuf,
@@ -92,7 +92,7 @@ impl Spool {
         Ok(removed)
     }
 
-    /// Removes the oldest windows, so that the disk has so many more bytes. How many.
+    /// Removes the oldest windows until this many bytes are free. How many.
     pub(crate) fn evict_oldest(&self, bytes: u64, metrics: &Metrics) -> Result<u64, StateError> {
         self.drop_oldest(self.contents()?.bytes().saturating_sub(bytes), metrics)
     }

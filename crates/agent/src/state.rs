@@ -24,7 +24,7 @@ const MAX_BOOTS: usize = 256;
 /// Longest of its small files.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Where what is.
+/// Paths within the agent's state folder.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
     root: PathBuf,

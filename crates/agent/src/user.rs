@@ -64,7 +64,7 @@ impl User {
         Ok(Some(Self { server, url, token }))
     }
 
-    /// The server's address.
+    /// The address of the server.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use collector::{CollectError, Collected, Naming, Unfinished};
+use collector::{CollectError, Collected, Naming, SampledWindow};
 use model::Counter;
 use recording::Recording;
 
@@ -22,7 +22,7 @@ const MAX_LEFT: usize = 64;
 /// What stays free for each byte of a window that is finished: its tables, its file, and the next window meanwhile.
 const RESERVE: u64 = 3;
 
-/// What it needs.
+/// Names the samples of finished windows and packs them into the spool.
 #[derive(Debug)]
 pub(crate) struct WindowWriter {
     pub(crate) naming: Naming,
@@ -64,7 +64,7 @@ impl FinishError {
 impl WindowWriter {
     /// Finishes windows until there won't be another one; before that what a killed agent left. A window for which a
     /// sender waits, the next one or the agent's end, is finished like any work: see `own::restore_priority`.
-    pub(crate) fn run(&mut self, queue: &Queue<Unfinished>) {
+    pub(crate) fn run(&mut self, queue: &Queue<SampledWindow>) {
         self.naming.start_reader();
         self_priority::lower_priority();
         self.recover_left();
@@ -79,7 +79,7 @@ impl WindowWriter {
         }
     }
 
-    fn finish(&mut self, window: Unfinished) {
+    fn finish(&mut self, window: SampledWindow) {
         let folder = name_of(window.partial_path());
         // A disk that others fill leaves less than the configured room.
         self.enforce_limit(RESERVE.saturating_mul(bytes_in(window.partial_path())));
@@ -161,7 +161,7 @@ impl WindowWriter {
         Ok(())
     }
 
-    /// Keeps the spool within its bound, and so many bytes of the disk free.
+    /// Keeps the spool within its limit and a reserve of the disk free.
     fn enforce_limit(&self, free_bytes: u64) {
         let enforce_limit = || {
             let bytes = self.spool.contents()?.bytes();
@@ -217,7 +217,7 @@ mod test {
 
     use super::*;
 
-    const TEST: &str = "finisher::test::a_full_disk_costs_the_oldest_windows";
+    const TEST: &str = "window_writer::test::a_full_disk_costs_the_oldest_windows";
     const DISK: &str = "VMSCOPE_TEST_DISK";
     const BOOT: &str = "0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b";
 
@@ -241,6 +241,8 @@ mod test {
         let ran = again.arg(std::env::current_exe().unwrap()).env(DISK, disk.path()).output();
         let ran = ran.unwrap();
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        let stdout = String::from_utf8_lossy(&ran.stdout);
+        assert!(stdout.contains("1 passed"), "no test has the name {TEST}: {stdout}");
     }
 
     fn on_full_disk(disk: &Path) {

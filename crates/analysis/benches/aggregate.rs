@@ -1,7 +1,6 @@
 //! Samples aggregated per second and per core, and the memory they take. Prints, asserts nothing.
 
 #![allow(
-    missing_docs,
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::cast_possible_truncation,

@@ -56,7 +56,7 @@ enum Split {
 }
 
 impl<'r> Aggregator<'r> {
-    /// Ready for samples.
+    /// A profile of a recording, still without samples.
     #[must_use]
     pub fn new(resolver: &'r Resolver<'r>, header: &'r Header, query: Query) -> Self {
         Self {
@@ -66,13 +66,13 @@ impl<'r> Aggregator<'r> {
             codes: Codes::new(resolver),
             threads: (query.by == By::Thread).then(|| resolver.threads()),
             counts: FxHashMap::default(),
-            guest_time: GuestTime::of(resolver.tables(), header, &query.selection),
+            guest_time: GuestTime::for_selection(resolver.tables(), header, &query.selection),
             nodes: (query.by == By::Node).then(|| Nodes::new(resolver.tables())),
             query,
         }
     }
 
-    /// Counts a sample.
+    /// Adds a sample to its row.
     pub fn push(&mut self, sample: &Sample) {
         let Some(located) = self.filter.locate(sample) else {
             return;
@@ -93,7 +93,7 @@ impl<'r> Aggregator<'r> {
         *self.counts.entry(key).or_default() += 1;
     }
 
-    /// The profile of what was pushed. In the guest view, what was not sampled is unknown.
+    /// The profile of all pushed samples. In the guest view, what was not sampled is unknown.
     #[must_use]
     pub fn finish(self) -> Profile {
         self.finish_on(&VcpuTimelines::default())
@@ -159,7 +159,7 @@ impl<'r> Aggregator<'r> {
         let guest_view = self.query.selection.view() == View::Guest;
         match (self.query.by, &sample.vcpu) {
             (By::Thread, _) => {
-                let row = self.threads.as_ref().and_then(|t| t.of(sample, located));
+                let row = self.threads.as_ref().and_then(|t| t.thread_of_sample(sample, located));
                 let is_real = !located.level.is_guest() && located.level != Level::Idle;
                 let untold = if is_real { Split::HostTid(sample.tid.0) } else { Split::No };
                 row.map_or(untold, Split::Thread)

@@ -17,7 +17,6 @@ pub struct Flow {
     pub end: HostNs,
     /// `CLOCK_REALTIME` at `start`, ns since 1970.
     pub start_unix_ns: u64,
-    /// Host name.
     pub hostname: String,
     /// Code modules, each once.
     pub modules: Vec<FlowModule>,
@@ -36,14 +35,12 @@ pub struct Flow {
 pub struct FlowModule {
     /// Path or bracketed name; a guest's is prefixed by its VM: `[vm1]/usr/lib/libc.so.6`.
     pub path: String,
-    /// GNU build id.
     pub build_id: Option<BuildId>,
 }
 
 /// A frame of a stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// What it stands for.
     pub kind: FrameKind,
     /// Its name as shown: a function, `[vmname]`, a process name, ...
     pub name: String,
@@ -60,13 +57,9 @@ pub enum FrameKind {
     Vm,
     /// A process of the host or guest.
     Process,
-    /// Host kernel function.
     HostKernel,
-    /// Host user function.
     HostUser,
-    /// Guest kernel function.
     GuestKernel,
-    /// Guest user function.
     GuestUser,
     /// The host's idle task.
     Idle,
@@ -77,20 +70,17 @@ pub enum FrameKind {
 pub struct FlowThread {
     /// The VM, for guest threads.
     pub vm: Option<String>,
-    /// Process name.
     pub process: String,
     /// Process id in its owner's numbering.
     pub pid: u32,
-    /// Thread name.
     pub thread: String,
     /// Thread id in its owner's numbering; 0 if unknown.
     pub tid: u32,
 }
 
-/// One sample.
+/// A sample: when, where, and which call stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowSample {
-    /// When.
     pub time: HostNs,
     /// On which physical CPU.
     pub cpu: u32,

@@ -30,7 +30,7 @@ pub(crate) struct GuestTime<'r> {
     seen_unknown_vcpu: u64,
 }
 
-/// Samples that a vCPU should have had and did not, by what it did instead.
+/// Samples that a vCPU lacks, by what the vCPU did.
 pub(crate) type Unseen = BTreeMap<Side, u64>;
 
 /// A vCPU's time in ns and how often it was seen. A number that was unplugged and plugged in again is one.
@@ -48,7 +48,7 @@ struct Spent {
 impl<'r> GuestTime<'r> {
     /// `None` where there is no whole vCPU to account for: in other views, and for one process
     /// (the owners of the missing samples are unknown).
-    pub(crate) fn of(
+    pub(crate) fn for_selection(
         tables: &'r Tables,
         header: &'r Header,
         selection: &Selection,
@@ -334,7 +334,7 @@ mod test {
     fn check_in(tables: &Tables, length: u64, axis: &VcpuTimelines, seen: &str, expected: &[&str]) {
         let header = header(PERIOD, length);
         let selection = Selection::new(tables, View::Guest, Some("one"), None, None).unwrap();
-        let mut time = GuestTime::of(tables, &header, &selection).unwrap();
+        let mut time = GuestTime::for_selection(tables, &header, &selection).unwrap();
         seen.chars().for_each(|what| time.note_seen(&sample(what)));
         let words = |(side, n): (Side, u64)| format!("{} {n}", side.line().unwrap());
         let unseen: Vec<String> = time

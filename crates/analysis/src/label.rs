@@ -4,7 +4,7 @@ use model::{BuildId, ImageKind, ModuleId, Owner, SymbolName, Tables};
 
 use resolve::{Code, CodeName, ProcessRef, Resolver, UnresolvedReason, VmRef};
 
-/// What has no name.
+/// Stands for a missing name.
 pub(crate) const UNKNOWN: &str = "[unknown]";
 /// A kernel's own threads.
 pub(crate) const KERNEL: &str = "[kernel]";

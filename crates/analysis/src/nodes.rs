@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{CpuId, FoundMemory, HostNs, Tables, TimeAccount, VmId};
+use model::{CpuId, HostNs, NumaReading, Tables, TimeAccount, VmId};
 
 use crate::vcpu_timeline::VcpuTimelines;
 
@@ -41,11 +41,9 @@ pub enum NodeMemory {
 /// What a VM has on the nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VmNodes {
-    /// Its name.
     pub vm: String,
     /// Its guest time, in samples.
     pub guest: GuestTimeByNode,
-    /// Its memory.
     pub memory: NodeMemory,
     /// The remote share of its guest time: 0 to 1.
     pub remote: Option<f64>,
@@ -61,12 +59,12 @@ impl Nodes {
         let mut memory = BTreeMap::new();
         for row in &tables.memory {
             match &row.found {
-                FoundMemory::OnNode { node, bytes } => {
+                NumaReading::OnNode { node, bytes } => {
                     readings.entry(row.vm).or_default().insert(row.time);
                     let sum = sums.entry(row.vm).or_default().entry(*node).or_default();
                     *sum += u128::from(*bytes);
                 }
-                FoundMemory::Unknown(reason) => {
+                NumaReading::Unknown(reason) => {
                     memory.insert(row.vm, NodeMemory::Unknown(reason.clone()));
                 }
             }
@@ -86,7 +84,7 @@ impl Nodes {
         self.of_cpu.get(&cpu).copied()
     }
 
-    /// A VM's memory.
+    /// The memory of a VM, by node.
     #[must_use]
     pub fn memory(&self, vm: VmId) -> NodeMemory {
         let is_recorded = !self.of_cpu.is_empty();
@@ -151,9 +149,9 @@ mod test {
 
     use super::*;
 
-    fn tables(memory: &[(u64, FoundMemory)]) -> Tables {
+    fn tables(memory: &[(u64, NumaReading)]) -> Tables {
         let cpu_nodes = [(0, 0), (1, 0), (2, 1)];
-        let row = |(time, found): &(u64, FoundMemory)| VmMemory {
+        let row = |(time, found): &(u64, NumaReading)| VmMemory {
             vm: VmId(0),
             time: HostNs(*time),
             found: found.clone(),
@@ -189,13 +187,13 @@ mod test {
 
     #[test]
     fn memory_is_the_mean_of_its_readings() {
-        let on = |node, bytes| FoundMemory::OnNode { node, bytes };
-        let check = |memory: &[(u64, FoundMemory)], expected| {
+        let on = |node, bytes| NumaReading::OnNode { node, bytes };
+        let check = |memory: &[(u64, NumaReading)], expected| {
             assert_eq!(Nodes::new(&tables(memory)).memory(VmId(0)), expected, "{memory:?}");
         };
         let known = |nodes: &[(u32, u64)]| NodeMemory::Known(nodes.iter().copied().collect());
         check(&[(1, on(0, 8)), (2, on(0, 4)), (2, on(1, 4))], known(&[(0, 6), (1, 2)]));
-        let gone = FoundMemory::Unknown("gone".into());
+        let gone = NumaReading::Unknown("gone".into());
         check(&[(1, on(1, 8)), (2, gone.clone())], known(&[(1, 8)]));
         check(&[(2, gone)], NodeMemory::Unknown("gone".into()));
         check(&[], NodeMemory::Unknown("not read".into()));

@@ -6,12 +6,11 @@ use model::{TimeAccount, TimelineState, Vendor};
 
 use crate::exit_reason;
 use crate::steal::{ThiefNames, TimelineInput, balances};
-use crate::vcpu_timeline::{PlaceId, VcpuTimeline, VcpuTimelines};
+use crate::vcpu_timeline::{CodeLocationId, VcpuTimeline, VcpuTimelines};
 
 /// One vCPU's window. The accounts add up to `wall_ns`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Overview {
-    /// Its VM's name.
     pub vm: String,
     /// Its number in the VM.
     pub vcpu: u32,
@@ -38,12 +37,11 @@ pub struct Share {
     pub name: String,
     /// A function's process; empty otherwise.
     pub process: String,
-    /// How long.
     pub ns: u64,
 }
 
 impl Overview {
-    /// An account's time.
+    /// The time of an account.
     #[must_use]
     pub fn ns(&self, account: TimeAccount) -> u64 {
         self.accounts.get(&account).copied().unwrap_or(0)
@@ -111,7 +109,7 @@ impl Overview {
     /// What the guest ran.
     fn of_guest(axis: &VcpuTimelines, timeline: &VcpuTimeline) -> Self {
         let mut guest = Self::default();
-        let mut places: HashMap<PlaceId, u64> = HashMap::new();
+        let mut places: HashMap<CodeLocationId, u64> = HashMap::new();
         for segment in &timeline.segments {
             let ns = segment.length_ns();
             match segment.state {

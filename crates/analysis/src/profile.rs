@@ -10,13 +10,11 @@ use crate::{Query, Unsampled, VmNodes};
 /// Who used the time. The rows, with `other`, add up to `total`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
-    /// What was queried.
     pub query: Query,
     /// The VM's name, when one was requested.
     pub vm: Option<String>,
     /// What it was queried of.
     pub header: Header,
-    /// The recording's VMs.
     pub vms: Vec<VmSummary>,
     /// Samples, including those expected of a guest and not seen.
     pub total: u64,
@@ -28,7 +26,7 @@ pub struct Profile {
     pub other: Other,
     /// By node: what the VMs have on the nodes.
     pub nodes: Vec<VmNodes>,
-    /// VMs whose samples are not all of their time on CPUs, as far as the time axis was looked at.
+    /// VMs that have fewer samples than CPU time, as far as the timelines were read.
     pub unsampled: Vec<Unsampled>,
     /// Samples without a name, by reason; most first.
     pub unresolved: Vec<Unresolved>,
@@ -43,7 +41,6 @@ pub struct Profile {
 pub struct VmSummary {
     /// Its row of the tables.
     pub vm: Vm,
-    /// How many vCPUs it had.
     pub n_vcpus: usize,
 }
 
@@ -65,7 +62,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// All of them.
+    /// The sum of all shares.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.os + self.user + self.vm + self.idle + self.unseen.total() + self.steal_own_vcpu
@@ -79,12 +76,10 @@ impl Shares {
     }
 }
 
-/// A line.
+/// A row of the profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// How many samples.
     pub samples: u64,
-    /// Of what.
     pub label: Label,
 }
 
@@ -97,7 +92,6 @@ pub struct Label {
     pub process: Option<String>,
     /// Process id in its owner's numbering.
     pub pid: Option<u32>,
-    /// Thread name.
     pub thread: Option<String>,
     /// Thread id in its owner's numbering.
     pub tid: Option<u32>,
@@ -117,10 +111,9 @@ pub struct Label {
     pub node: Option<u32>,
 }
 
-/// AttributionLevel time.
+/// Who the time of a label belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
-    /// A guest's.
     Guest,
     /// Of a VM's own process on the host: QEMU, and KVM for it.
     Vmm,
@@ -174,13 +167,11 @@ impl Side {
 /// The rows that the limit cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Other {
-    /// How many rows.
     pub rows: usize,
-    /// Their samples.
     pub samples: u64,
 }
 
-/// Samples whose function or process has no name.
+/// Samples without the name of a function or a process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unresolved {
     /// What has no name.
@@ -189,9 +180,7 @@ pub struct Unresolved {
     pub subject: String,
     /// The function's module, when that is known.
     pub module: Option<String>,
-    /// Why.
     pub reason: String,
-    /// How many samples.
     pub samples: u64,
 }
 

@@ -2,14 +2,13 @@
 
 use model::{Tables, VmId};
 
-/// Which samples, whose time.
+/// Samples to count, and the vCPUs they belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
     /// Everything: an interrupted guest shows as the guest's own function.
     Unified,
     /// The host; an interrupted guest shows as one `[vmname]` line.
     Host,
-    /// One guest.
     Guest,
     /// The host without the samples that interrupted a guest.
     Native,
@@ -20,11 +19,8 @@ pub enum View {
 pub enum By {
     /// A function in a process.
     Function,
-    /// A process.
     Process,
-    /// A thread.
     Thread,
-    /// A module.
     Module,
     /// A VM, a VM's VMM, the rest of the host.
     Vm,
@@ -43,10 +39,9 @@ pub struct Selection {
     process: Option<ProcessFilter>,
 }
 
-/// A profile's question.
+/// Which samples a profile counts, and how it groups them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
-    /// Which samples.
     pub selection: Selection,
     /// What a line stands for.
     pub by: By,
@@ -69,28 +64,13 @@ pub enum SelectError {
     NoVms,
     /// No VM of that name.
     #[error("no VM named {name:?} in this recording; it has: {known}")]
-    UnknownVm {
-        /// The requested name.
-        name: String,
-        /// Those there are.
-        known: String,
-    },
-    /// The guest view needs to know whose.
+    UnknownVm { name: String, known: String },
+    /// The guest view needs a VM.
     #[error("choose a VM with --vm: {known}")]
-    VmNeeded {
-        /// Those there are.
-        known: String,
-    },
+    VmNeeded { known: String },
     /// No vCPU of that number.
     #[error("VM {vm:?} has no vCPU {vcpu} in this recording; it has: {known}")]
-    UnknownVcpu {
-        /// The VM.
-        vm: String,
-        /// The requested number.
-        vcpu: u32,
-        /// Those there are.
-        known: String,
-    },
+    UnknownVcpu { vm: String, vcpu: u32, known: String },
 }
 
 impl View {
@@ -161,7 +141,7 @@ impl Selection {
         Ok(Self { view, vm, vcpu, process: process.map(ProcessFilter::new) })
     }
 
-    /// The view.
+    /// Whose point of view the profile takes.
     #[must_use]
     pub fn view(&self) -> View {
         self.view
@@ -173,13 +153,13 @@ impl Selection {
         self.vm
     }
 
-    /// The vCPU's number.
+    /// The number of the selected vCPU, if one is selected.
     #[must_use]
     pub fn vcpu(&self) -> Option<u32> {
         self.vcpu
     }
 
-    /// The process.
+    /// The selected process, if one is selected.
     #[must_use]
     pub fn process(&self) -> Option<&ProcessFilter> {
         self.process.as_ref()
@@ -193,7 +173,7 @@ impl ProcessFilter {
         Self { text: text.to_owned(), pid: text.parse().ok() }
     }
 
-    /// The request.
+    /// The filter as the user wrote it.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text

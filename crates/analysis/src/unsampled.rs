@@ -12,7 +12,6 @@ use crate::vcpu_timeline::VcpuTimelines;
 /// about the missing ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsampled {
-    /// The VM's name.
     pub vm: String,
     /// How long its vCPUs were on CPUs.
     pub on_cpu_ns: u64,

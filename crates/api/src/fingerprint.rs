@@ -1,4 +1,4 @@
-//! SHA-256 of a certificate, by which two programs know each other.
+//! SHA-256 of a certificate: programs identify each other by it.
 
 use std::fmt;
 use std::str::FromStr;

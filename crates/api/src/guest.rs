@@ -89,7 +89,6 @@ pub enum Request {
     },
     /// Begin to note processes that start and end.
     StartLog {
-        /// How urgent it is.
         pace: Pace,
     },
     /// Send what this session's maps have not sent yet; ends the log.
@@ -99,12 +98,10 @@ pub enum Request {
         /// Module numbers, see `GuestMap::modules`.
         #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")]
         modules: Vec<u32>,
-        /// How urgent it is.
         pace: Pace,
         /// Bytes of the largest file that is worth the guest's time.
         largest_file: u64,
     },
-    /// Begin to trace.
     TraceStart(TraceOptions),
     /// Let the trace's command go.
     TraceRun,
@@ -112,11 +109,9 @@ pub enum Request {
     TraceLook,
     /// Send what lies in the rings.
     TraceDrain,
-    /// End the trace.
     TraceStop,
     /// Send what this session's maps have not sent yet; the log goes on.
     Changes {
-        /// How urgent it is.
         pace: Pace,
     },
     /// As `Changes` of `MAX_LOW_PACE_BYTES` at most, with the kernel's modules and threads as they are now. The host waits for
@@ -142,7 +137,6 @@ pub enum Pace {
 /// What the guest answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Response {
-    /// To `Hello`.
     Hello {
         /// The guest's protocol version.
         version: u32,
@@ -200,7 +194,7 @@ pub struct GuestMap {
     /// Files the images map, numbered from 0 on; numbers go on after those sent before in the session.
     #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGES>")]
     pub modules: Vec<GuestModule>,
-    /// What could not be read, one sentence each.
+    /// Read errors, one sentence each.
     #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
     pub problems: Vec<String>,
     /// CPU time that `vmscope-guest` has used for this session so far, ns.
@@ -227,18 +221,14 @@ pub struct GuestKernel {
 /// One line of `/proc/kallsyms`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelSymbol {
-    /// Its address.
     pub address: u64,
-    /// Its name.
     pub name: String,
 }
 
 /// One line of `/proc/modules`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelModule {
-    /// Its name.
     pub name: String,
-    /// First address.
     pub start: u64,
     /// Bytes.
     pub size: u64,
@@ -249,7 +239,6 @@ pub struct KernelModule {
 pub struct GuestImage {
     /// Its number in the session: stays when it changes or ends.
     pub id: u32,
-    /// Process id.
     pub pid: u32,
     /// Process name (`comm`).
     pub name: String,
@@ -259,7 +248,6 @@ pub struct GuestImage {
     pub start_ns: Option<u64>,
     /// Valid until; `None`: still there.
     pub end_ns: Option<u64>,
-    /// Its threads.
     #[serde(deserialize_with = "at_most::<_, _, MAX_IMAGE_PARTS>")]
     pub threads: Vec<GuestThread>,
     /// Its executable mappings.
@@ -270,7 +258,6 @@ pub struct GuestImage {
 /// A guest thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestThread {
-    /// Thread id.
     pub tid: u32,
     /// Thread name (`comm`).
     pub name: String,
@@ -297,7 +284,6 @@ pub struct GuestKernelThread {
 /// An executable mapping.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestMapping {
-    /// First address.
     pub start: u64,
     /// First address after it.
     pub end: u64,
@@ -350,7 +336,7 @@ where
     deserializer.deserialize_seq(List { most: N, parts: |_: &T| [0; 2] })
 }
 
-/// Deserializes images, whose lists are bounded together.
+/// Deserializes images. One limit holds for all their lists together.
 fn images<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GuestImage>, D::Error> {
     let parts = |image: &GuestImage| [image.threads.len(), image.mappings.len()];
     deserializer.deserialize_seq(List { most: MAX_IMAGES, parts })

@@ -34,7 +34,7 @@ pub const MAX_FRAME_BYTES: usize = 1 << 20;
 /// From the host that a VM leaves.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum ToDestination {
+pub enum SourceMessage {
     /// First message.
     Hello {
         /// The source's version.
@@ -49,24 +49,19 @@ pub enum ToDestination {
     /// The VM runs at the destination.
     Arrived,
     /// The VM stays at the source.
-    Abandoned {
-        /// Why.
-        reason: String,
-    },
+    Abandoned { reason: String },
 }
 
 /// From the host that a VM goes to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum ToSource {
-    /// To `Hello`.
+pub enum DestinationMessage {
     Hello {
         /// The destination's version.
         version: u32,
     },
     /// Something began that takes its time.
     Progress {
-        /// What.
         text: String,
     },
     /// The VM may come.
@@ -78,21 +73,17 @@ pub enum ToSource {
     },
     /// The VM may not come.
     Refused {
-        /// Why.
         reason: String,
     },
-    /// Where everything is.
     Layout(HostLayout),
 }
 
 /// A VM that is to be migrated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Its name.
     pub vm: String,
     /// Its UUID, if it has one.
     pub uuid: Option<String>,
-    /// Its vCPUs.
     pub vcpus: u32,
     /// Bytes of its memory.
     pub memory: u64,
@@ -100,7 +91,6 @@ pub struct Offer {
     pub ran_s: f64,
     /// The policy to plan by; `None`: the destination's.
     pub policy: Option<String>,
-    /// Who starts its QEMU.
     pub started_by: StartedBy,
 }
 
@@ -114,7 +104,7 @@ pub enum StartedBy {
     Others,
 }
 
-/// What was counted of a VM.
+/// Counters of a VM.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
     /// What counted: `perf`, `resctrl`, `damon`, `recorded` or `none`.
@@ -125,14 +115,12 @@ pub struct Counters {
     pub samples: Vec<Sample>,
 }
 
-/// What was counted for a while.
+/// Counters of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// For how long.
     pub seconds: f64,
     /// Misses of the last level cache.
     pub misses: f64,
-    /// Instructions.
     pub instructions: Option<f64>,
     /// The part of its accesses that went to another node.
     pub remote: Option<f64>,
@@ -145,7 +133,7 @@ pub struct HostLayout {
     pub policy: Option<String>,
     /// Why the layout is the kernel's, or what came of the plan.
     pub outcome: String,
-    /// The part by which all VMs together are predicted to become faster.
+    /// Predicted speed-up of all VMs together, as a fraction.
     pub gain: Option<f64>,
     /// Bytes of residents that were moved.
     pub moved_bytes: u64,
@@ -153,7 +141,6 @@ pub struct HostLayout {
     pub moved_ns: u64,
     /// Whether the VM did not run here yet, when it was read where everything is.
     pub before_switch_over: bool,
-    /// The VMs.
     pub vms: Vec<VmLayout>,
     /// What the reader should know.
     pub notes: Vec<String>,
@@ -162,16 +149,15 @@ pub struct HostLayout {
 /// Where a VM was, is to be and is.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct VmLayout {
-    /// Its name.
     pub name: String,
-    /// Whether it is the one that is migrated.
+    /// Whether it is the migrating VM.
     pub arrives: bool,
     /// Where it was; of the one that arrives: where the kernel would be expected to put it.
-    pub before: Place,
+    pub before: NodePlacement,
     /// Where it is to be; `None`: not planned.
-    pub planned: Option<Place>,
+    pub planned: Option<NodePlacement>,
     /// Where it is: as `/proc/PID/numa_maps` and its threads' affinities say.
-    pub now: Option<Place>,
+    pub now: Option<NodePlacement>,
     /// Its speed before, relative to being alone with local memory, as the memory model has it.
     pub speed_before: f64,
     /// Its speed as planned.
@@ -182,7 +168,7 @@ pub struct VmLayout {
 
 /// Nodes with vCPUs and memory.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Place {
+pub struct NodePlacement {
     /// Nodes and how many vCPUs are bound to each; `None`: not bound to one node.
     pub vcpus: Vec<(Option<u32>, u32)>,
     /// Nodes and bytes on each.
@@ -195,11 +181,9 @@ pub struct Place {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Order {
-    /// Migrate a VM.
     Migrate(MigrateOrder),
     /// Prepare the destinations of migrations that others start.
     Watch {
-        /// The policy.
         policy: Option<String>,
         /// The only peer to query.
         to: Option<String>,
@@ -211,7 +195,6 @@ pub enum Order {
 /// What to migrate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MigrateOrder {
-    /// The VM.
     pub vm: String,
     /// The peer.
     pub to: String,
@@ -227,24 +210,20 @@ pub struct MigrateOrder {
 pub enum DaemonEvent {
     /// Something began that takes its time.
     Progress {
-        /// What.
         text: String,
     },
     /// The order can't be carried out.
     Failed {
-        /// Why.
         reason: String,
         /// Whether the order itself is wrong.
         is_usage: bool,
     },
-    /// A migration is over.
     Migrated(Box<Migrated>),
 }
 
 /// What came of a migration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Migrated {
-    /// The VM.
     pub vm: String,
     /// The peer; `None`: none that we know.
     pub to: Option<String>,

@@ -25,13 +25,10 @@ pub enum ToChild {
         failed: Option<String>,
     },
     /// The time is over: answer with what there is.
-    Stop {
-        /// How long it was.
-        seconds: u64,
-    },
+    Stop { seconds: u64 },
 }
 
-/// A query.
+/// A query for the sandboxed engine.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Question {
     /// One `SELECT`.
@@ -45,7 +42,6 @@ pub struct Question {
 /// A parameter's value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Value {
-    /// A text.
     Text(String),
     /// An instant, µs since 1970.
     Instant(i64),
@@ -54,9 +50,7 @@ pub enum Value {
 /// An object of the store.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Object {
-    /// Its name.
     pub name: String,
-    /// Its size.
     pub bytes: u64,
     /// When it was made, µs since 1970.
     pub made_us: i64,
@@ -69,16 +63,13 @@ pub enum FromChild {
     Files {
         /// The question's number.
         id: u64,
-        /// The table's name.
         table: String,
     },
     /// Which bytes does this object have in this range?
     Read {
         /// The question's number.
         id: u64,
-        /// The object's name.
         object: String,
-        /// The first byte.
         start: u64,
         /// The byte after the last.
         end: u64,
@@ -97,7 +88,6 @@ pub enum FromChild {
 pub struct Found {
     /// Names and types of a row's values.
     pub columns: Vec<AnswerColumn>,
-    /// How many rows there are.
     pub rows: usize,
     /// Why the answer is incomplete.
     pub partial: Vec<String>,

@@ -16,9 +16,7 @@ pub const MAX_TAKEN_BYTES: usize = 4 << 20;
 pub enum RingQuestion {
     /// Remember where the rings lie. Answer: `Heads`.
     Open {
-        /// How many there are.
         rings: u32,
-        /// Slots of each.
         slots_per_ring: u32,
         /// Addresses of the pages of the rings' heads, in the VM's process.
         heads: Vec<u64>,
@@ -29,7 +27,6 @@ pub enum RingQuestion {
     Heads,
     /// Copy what came in on a ring. Answer: `Taken`.
     Take {
-        /// The ring.
         ring: u32,
         /// From this position on.
         from: u64,
@@ -37,12 +34,7 @@ pub enum RingQuestion {
         at_most: u32,
     },
     /// Frees the slots before a position: the probes may overwrite them. Answer: `Freed`.
-    Free {
-        /// The ring.
-        ring: u32,
-        /// The position.
-        to: u64,
-    },
+    Free { ring: u32, to: u64 },
 }
 
 /// What is answered.
@@ -50,7 +42,6 @@ pub enum RingQuestion {
 pub enum RingAnswer {
     /// Words of all rings' heads (`struct trace_ring` of bpf/abi/trace.h).
     Heads(#[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")] Vec<RingHead>),
-    /// What came in.
     Taken {
         /// Where the probes write next.
         head: u64,
@@ -61,7 +52,6 @@ pub enum RingAnswer {
         )]
         slots: Vec<u8>,
     },
-    /// They may.
     Freed,
     /// The memory can't be read or written.
     Failed(RingFailure),
@@ -70,7 +60,6 @@ pub enum RingAnswer {
 /// The head of a ring, as its words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingHead {
-    /// All of them.
     #[serde(deserialize_with = "at_most::<_, _, 64>")]
     pub words: Vec<u64>,
 }

@@ -21,7 +21,6 @@ pub enum SymbolQuestion {
     BuildId,
     /// The functions at places of a file. Answer: `Functions`.
     Functions {
-        /// What the file is.
         format: FileFormat,
         /// Offsets in the file, or addresses; ascending.
         places: Vec<u64>,
@@ -57,7 +56,6 @@ pub enum FileFormat {
 pub enum SymbolAnswer {
     /// The file's build id, if it has one.
     BuildId(Option<Vec<u8>>),
-    /// The file's functions.
     Functions {
         /// How many bytes were read for it.
         read_bytes: u64,
@@ -66,7 +64,6 @@ pub enum SymbolAnswer {
     },
     /// The names, in their order.
     Readable(#[serde(deserialize_with = "at_most::<_, _, MAX_FUNCTIONS>")] Vec<String>),
-    /// What the guest said.
     GuestAnswer(Result<Response, InvalidAnswer>),
 }
 
@@ -88,6 +85,6 @@ pub struct FileFunctions {
     /// For each place that was requested, the number of its function in `names`.
     #[serde(deserialize_with = "at_most::<_, _, MAX_PLACES>")]
     pub at_places: Vec<Option<u32>>,
-    /// Why places without a function may have one all the same.
+    /// Why a function may be missing here.
     pub missing: Option<String>,
 }

@@ -99,7 +99,7 @@ impl Mapped {
         assert!(offset + len <= self.len, "slots lie inside the mapping");
         // SAFETY: the assertion keeps the address inside the mapping.
         let start = unsafe { self.start.add(offset) };
-        // SAFETY: inside the mapping, and the caller guarantees that there is no writer meanwhile.
+        // SAFETY: inside the mapping, and the caller guarantees that no one writes at the same time.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
 }

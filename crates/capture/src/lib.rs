@@ -29,7 +29,7 @@ pub use interface::{Interface, InterfaceError, named, taps, taps_of};
 use order::Order;
 use ring::Ring;
 
-/// How to capture.
+/// Options of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// Bytes that are kept of each packet.

@@ -6,13 +6,13 @@ use std::collections::BinaryHeap;
 use split::CaptureNs;
 
 /// Bytes that are held; with more, the earliest packets go on before others can come in between.
-const MOST_BYTES: usize = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
 
 /// A packet that waits for earlier ones.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Held {
     pub(crate) at: CaptureNs,
-    /// In the order in which they came, where times are the same.
+    /// Packets with equal times stay in order of arrival.
     number: u64,
     pub(crate) interface: u32,
     pub(crate) length: u32,
@@ -36,7 +36,7 @@ impl Order {
     /// The earliest packet, if it is from before `limit`.
     pub(crate) fn next_before(&mut self, limit: CaptureNs) -> Option<Held> {
         let first = self.held.peek()?;
-        if limit <= first.0.at && self.bytes <= MOST_BYTES {
+        if limit <= first.0.at && self.bytes <= MAX_BYTES {
             return None;
         }
         let Reverse(held) = self.held.pop()?;

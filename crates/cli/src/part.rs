@@ -46,13 +46,13 @@ impl Part {
         Self { recording, header, range: None }
     }
 
-    /// The part's header.
+    /// The header of the part.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The recording's tables.
+    /// Tables of the recording.
     #[must_use]
     pub fn tables(&self) -> &Tables {
         &self.recording.tables

@@ -9,7 +9,7 @@ use view::seconds;
 use crate::Usage;
 
 /// More than anyone waits; every instant plus this much is a valid time.
-const MOST: Duration = Duration::from_secs(10_000 * 3600);
+const MAX: Duration = Duration::from_secs(10_000 * 3600);
 
 /// `20`, `1.5`, `500ms`, `100us`, `2m`; plain numbers are seconds.
 pub fn duration_in_seconds(text: &str) -> Result<Duration, String> {
@@ -25,7 +25,7 @@ pub fn duration_in_seconds(text: &str) -> Result<Duration, String> {
     let number: f64 = digits.parse().map_err(|_| format!("{text:?} is not a time"))?;
     let time = Duration::try_from_secs_f64(number * unit);
     let time = time.map_err(|_| format!("{text:?} is not a time"))?;
-    if time <= MOST { Ok(time) } else { Err("at most 10000h".to_owned()) }
+    if time <= MAX { Ok(time) } else { Err("at most 10000h".to_owned()) }
 }
 
 /// A part of a recording or a trace.
@@ -40,7 +40,7 @@ pub struct TimeRange {
 }
 
 impl TimeRange {
-    /// No limits.
+    /// The whole recording.
     pub const ALL: Self = Self { from: None, to: None };
 
     /// On the host's axis; `None`: all of it.

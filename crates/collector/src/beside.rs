@@ -6,22 +6,20 @@
 
 use crate::CollectError;
 use crate::plan::Control;
-use crate::record::{Recorder, Unfinished};
+use crate::record::{Recorder, SampledWindow};
 
-/// What is recorded while a trace goes on.
+/// A recording that runs beside a trace.
 #[derive(Debug)]
-pub(crate) enum Beside {
-    /// Nothing else.
+pub(crate) enum ConcurrentSampler {
     Nothing,
     /// Samples, when the trace has begun.
     Attaching(Box<Recorder>),
-    /// Samples.
     Sampling(Box<Recorder>),
     /// Samples up to the trace's end.
-    Sampled(Box<Unfinished>),
+    Sampled(Box<SampledWindow>),
 }
 
-impl Beside {
+impl ConcurrentSampler {
     /// The trace has begun.
     pub(crate) fn attach(&mut self) -> Result<(), CollectError> {
         *self = match std::mem::replace(self, Self::Nothing) {
@@ -37,7 +35,7 @@ impl Beside {
         Ok(())
     }
 
-    /// Stores what has come in, if it is time.
+    /// Drains the rings if it is time.
     pub(crate) fn poll_if_due(&mut self, control: &mut dyn Control) -> Result<(), CollectError> {
         match self {
             Self::Sampling(recorder) => recorder.poll_if_due(control),
@@ -65,8 +63,8 @@ impl Beside {
         }
     }
 
-    /// What was sampled until the trace's end.
-    pub(crate) fn into_sampled(self) -> Option<Unfinished> {
+    /// The window that was sampled until the trace ended.
+    pub(crate) fn into_sampled(self) -> Option<SampledWindow> {
         match self {
             Self::Sampled(sampled) => Some(*sampled),
             _ => None,

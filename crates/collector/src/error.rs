@@ -7,13 +7,11 @@ use crate::trace::{SourceError, VmError};
 /// Why nothing was recorded, or not to the end.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
-    /// The sampler.
     #[error(transparent)]
     Probe(#[from] probes::ProbeError),
     /// The probes of a trace.
     #[error(transparent)]
     Tracer(#[from] tracer::TracerError),
-    /// The kernel's process events.
     #[error("failed to follow processes: {0}")]
     Sideband(#[from] host::sideband::Error),
     /// A machine can't be traced at all.
@@ -21,7 +19,6 @@ pub enum CollectError {
     Machine {
         /// The host, or a VM's name.
         machine: String,
-        /// Why.
         reason: SourceError,
     },
     /// A VM can't be traced at all.
@@ -29,18 +26,15 @@ pub enum CollectError {
     Vm {
         /// As the user called it.
         vm: String,
-        /// Why.
         reason: VmError,
     },
     /// A command for several guests.
     #[error("a command runs in one guest: give one --vm")]
     CommandInGuests,
-    /// The command.
     #[error("failed to run {program}")]
     Command {
         /// Its first word.
         program: String,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -56,9 +50,7 @@ pub enum CollectError {
     /// `/proc` or `/sys` can't be read.
     #[error("failed to read {what}")]
     Host {
-        /// Which part.
         what: &'static str,
-        /// Why.
         #[source]
         source: io::Error,
     },

@@ -15,11 +15,11 @@ use crate::guest_tables::{BootSources, GuestNames, Seen, add_guest, add_snapshot
 use crate::guests::Answered;
 use crate::host_tables::{self, HostNames};
 use crate::plan::{Collected, Progress};
-use crate::record::Unfinished;
+use crate::record::SampledWindow;
 use crate::session::WindowEnd;
 use crate::{CollectError, GuestError};
 
-/// Where names come from besides the session.
+/// Sources of names apart from the session.
 #[derive(Debug)]
 pub struct Naming {
     proc: PathBuf,
@@ -45,11 +45,11 @@ impl Naming {
 }
 
 pub(crate) fn finish(
-    unfinished: Unfinished,
+    unfinished: SampledWindow,
     naming: &mut Naming,
     show: &mut dyn FnMut(&Progress),
 ) -> Result<Collected, CollectError> {
-    let Unfinished { writer, sink, window, processes, memory, workers, guests } = unfinished;
+    let SampledWindow { writer, sink, window, processes, memory, workers, guests } = unfinished;
     let WindowEnd { mut header, vms, vcpus, identities, quotas, exits, resets } = window;
     header
         .counters
@@ -62,7 +62,7 @@ pub(crate) fn finish(
     let mut tables =
         Tables { vms, vcpus, stacks: sink.stack_table.into_rows(), exits, ..Tables::default() };
     quotas.into_tables(&mut tables);
-    // What is known by now can be read even if we are killed while we ask.
+    // Tables written by now stay readable if we are killed while guests answer.
     writer.checkpoint(&header, &tables)?;
 
     show(&Progress::Finishing("asking the guests"));
@@ -76,8 +76,7 @@ pub(crate) fn finish(
     (tables.cpu_nodes, tables.memory) = memory.into_rows(&tables.vms);
 
     show(&Progress::Finishing("reading processes and symbols"));
-    host.begin_again(proc)
-        .map_err(|source| CollectError::Host { what: "/proc/kallsyms", source })?;
+    host.reset(proc).map_err(|source| CollectError::Host { what: "/proc/kallsyms", source })?;
     let HostNames { text, source: host, .. } = host;
     if text.start == 0 {
         let text = "the kernel hides its functions' addresses (kernel.kptr_restrict): set it to 1";
@@ -87,7 +86,7 @@ pub(crate) fn finish(
     let hit = sink.hit.pids();
     let notes = &mut header.notes;
     let files = host_tables::add_processes(&mut tables, processes, hit, proc, host, notes);
-    host.go_on(files);
+    host.reuse(files);
     let (converted, wanted) = convert(writer, &tables)?;
 
     let mut sources = Sources::new();

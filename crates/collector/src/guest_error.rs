@@ -28,13 +28,7 @@ pub enum GuestError {
         "failed to lock {}: {source} (make its folder for this user, or name one in RUNTIME_DIRECTORY)",
         path.display()
     )]
-    PortLock {
-        /// The lock file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The VM has ended.
+    PortLock { path: PathBuf, source: std::io::Error },
     #[error("the VM is gone")]
     VmGone,
     /// The VM has ended, and its channel may lead to another one by now.
@@ -61,10 +55,10 @@ pub enum GuestError {
         /// Its guests that are queried.
         most: usize,
     },
-    /// It can't be reached, refused, or sent what is no answer.
+    /// It can't be reached, refused, or sent an invalid answer.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// The host's kernel does not say what is to be known of its VM.
+    /// The host's kernel does not report what we need of its VM.
     #[error(transparent)]
     Probes(#[from] ProbeError),
     /// The VM's memory can't be read.
@@ -73,19 +67,19 @@ pub enum GuestError {
     /// The child process that reads it has failed: the file system that it lies in may not answer.
     #[error("the VM's memory was not read: {0}")]
     MemoryChild(#[from] sandbox::Failure),
-    /// It says of its rings what makes no sense.
+    /// Its description of its rings is invalid.
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// It sent what fits none of its rings.
     #[error(transparent)]
     Sent(#[from] SentError),
-    /// What lies in the rings in its memory makes no sense.
+    /// The rings in its memory are invalid.
     #[error(transparent)]
     Ring(#[from] RingError<MemoryError>),
-    /// What it sent makes no sense.
+    /// It sent an invalid answer.
     #[error(transparent)]
     SentRing(#[from] RingError<SentError>),
-    /// Its clock makes no sense.
+    /// Its clock is invalid.
     #[error(transparent)]
     Clock(#[from] ClockError),
     /// It can't be shown that it is this VM's guest that would run the command.
@@ -125,7 +119,6 @@ pub enum GuestError {
     /// The thread that asks it has ended.
     #[error("the query failed")]
     WorkerEnded,
-    /// The recorder has ended.
     #[error("the recording has ended")]
     RecorderEnded,
 }

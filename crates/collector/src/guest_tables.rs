@@ -21,7 +21,6 @@ use crate::resets::{KernelCode, Resets};
 /// What the host saw of guests itself.
 #[derive(Debug)]
 pub(crate) struct Seen<'a> {
-    /// The recording's begin.
     pub(crate) start: HostNs,
     pub(crate) resets: &'a Resets,
 }
@@ -34,7 +33,7 @@ pub(crate) struct GuestNames {
     rows: Range<ModuleId>,
     modules: Vec<ModuleId>,
     kernel: KernelNames,
-    /// What it sent already, by its map's number.
+    /// Symbols that it has sent, by module number in its map.
     symbols: BTreeMap<u32, ModuleSymbols>,
     /// What reads what it sends, and its snapshot.
     child: GuestChild,
@@ -127,7 +126,7 @@ fn add_boots(
     let last = reported.boots.len().saturating_sub(1);
     let mut names = Vec::new();
     for (n, Boot { map, clock, .. }) in reported.boots.into_iter().enumerate() {
-        // A VM that starts meanwhile is in its first boot, from before its clock began.
+        // A VM that starts during the recording is in its first boot, from before its clock began.
         let is_first =
             n == 0 && (tables.vms[vm.index()].started.is_some() || booted[n] < seen.start);
         let next = booted.get(n + 1).copied();
@@ -268,7 +267,7 @@ impl GuestNames {
         let mut missing: BTreeMap<u32, ModuleId> = BTreeMap::new();
         for (number, module) in (0u32..).zip(&self.modules) {
             let offsets = offsets(wanted, *module);
-            // What was sent without being needed is for the next recording.
+            // Symbols that no sample needs are kept for the next recording.
             if offsets.is_empty() && !is_snapshot && !self.symbols.contains_key(&number) {
                 continue;
             }

@@ -38,7 +38,7 @@ use self::inbox::{Handle, Order, Reply, SymbolOrder};
 pub(crate) use self::reported::{Boot, GuestReport, Silence};
 use self::worker::Worker;
 use crate::GuestError;
-use crate::vm_table::Moved;
+use crate::vm_table::RowRemap;
 
 /// Limit of all guests' reports, and of those of one user's guests, in bytes.
 const MAX_REPORT_BYTES: usize = 512 << 20;
@@ -87,7 +87,7 @@ impl Pending {
             .collect();
         let (mut answered, mut has_ended) = (BTreeMap::new(), false);
         while answered.len() < users.len() {
-            // What has come already counts, however late it is waited for.
+            // Answers that have arrived count, however late the caller waits for them.
             let left = self.patience.left(Instant::now());
             match self.answers.recv_timeout(left) {
                 Ok((vm, answer)) => {
@@ -180,7 +180,7 @@ pub(crate) struct GuestWorkers {
 const LAST_STEPS: u32 = 2;
 /// And for a last try, where nothing is left of the limit.
 const LAST_SLACK: Duration = Duration::from_secs(5);
-/// For workers to end, all together. One whose question is under way is left to itself.
+/// For workers to end, all together. A worker with a pending question is left alone.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
 impl GuestWorkers {
@@ -203,7 +203,7 @@ impl GuestWorkers {
     }
 
     /// Symbols that lie in this store are not requested while sampling.
-    pub(crate) fn know_symbols_in(&mut self, root: PathBuf) {
+    pub(crate) fn set_symbol_store(&mut self, root: PathBuf) {
         self.symbol_store = Some(root);
     }
 
@@ -284,12 +284,12 @@ impl GuestWorkers {
     }
 
     /// VMs have other rows from now on, or none.
-    pub(crate) fn take_new_places(&mut self, moved: &Moved) {
+    pub(crate) fn remap(&mut self, moved: &RowRemap) {
         self.workers.retain_mut(|worker| moved.vm(worker.vm).map(|vm| worker.vm = vm).is_some());
     }
 
     /// Has all guests tell, in parallel, what counts for a window that began at `start`.
-    pub(crate) fn tell(&self, start: HostNs, log: Log) -> Pending {
+    pub(crate) fn collect_answers(&self, start: HostNs, log: Log) -> Pending {
         let (sender, answers) = pipe();
         let tell = |worker: &GuestWorker| {
             let queried = worker.started.as_ref().map_err(Arc::clone).map(|(handle, _)| {
@@ -402,7 +402,7 @@ mod test {
         let mut guests = GuestWorkers::new();
         guests.child = || GuestChild::with_sandbox(sandbox::Sandbox::here());
         guests.ask(VmId(0), &process, &limits(Duration::from_secs(2)), folder.path());
-        let tell = |log| guests.tell(HostNs(0), log).wait().pop().unwrap().1;
+        let tell = |log| guests.collect_answers(HostNs(0), log).wait().pop().unwrap().1;
         // Windows end while it is at work; the second is not waited for.
         for _ in 0..2 {
             let late = tell(Log::GoesOn).unwrap_err().to_string();
@@ -466,7 +466,7 @@ mod test {
         (0..=crowd).for_each(|vm| ask(vm, 7));
         ask(crowd + 1, 8);
         let answers: BTreeMap<VmId, Answered> =
-            guests.tell(HostNs(0), Log::Ends).wait().into_iter().collect();
+            guests.collect_answers(HostNs(0), Log::Ends).wait().into_iter().collect();
         let error = |vm| answers[&VmId(vm)].as_ref().unwrap_err().to_string();
         assert!(error(crowd).contains("user 7 runs more than 256 VMs"), "{}", error(crowd));
         for queried in [0, crowd - 1, crowd + 1] {
@@ -486,7 +486,7 @@ mod test {
         guests.ask(VmId(1), &missing, &second, folder.path());
         guests.wait_first_try(Duration::from_secs(3600), &|| false);
         let reports = |log| -> Vec<_> {
-            let answers = guests.tell(HostNs(0), log).wait().into_iter();
+            let answers = guests.collect_answers(HostNs(0), log).wait().into_iter();
             answers.map(|(vm, answer)| (vm.0, answer.unwrap_err().to_string())).collect()
         };
         for log in [Log::GoesOn, Log::GoesOn, Log::Ends] {

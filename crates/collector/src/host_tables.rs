@@ -55,8 +55,8 @@ impl HostNames {
     ///
     /// # Errors
     /// When they can't be read.
-    pub(crate) fn begin_again(&mut self, proc: &Path) -> std::io::Result<()> {
-        self.source.begin_again();
+    pub(crate) fn reset(&mut self, proc: &Path) -> std::io::Result<()> {
+        self.source.reset();
         if self.is_read && self.text.modules == host::machine::kernel_modules(proc) {
             return Ok(());
         }
@@ -86,7 +86,7 @@ fn parts(text: &KernelText) -> impl Iterator<Item = (String, u64, u64)> {
 }
 
 /// Rows of mappings of all host processes at most.
-const MOST_MAPPINGS: usize = 1 << 20;
+const MAX_MAPPINGS: usize = 1 << 20;
 
 /// Adds the images of `hit` processes, and says where their files are to be found. `source` reads build ids.
 pub(crate) fn add_processes(
@@ -98,7 +98,7 @@ pub(crate) fn add_processes(
     notes: &mut Vec<Note>,
 ) -> Places {
     images.retain(|image| hit.contains(&Pid(image.pid)));
-    let cut = cut_mappings(&mut images, MOST_MAPPINGS);
+    let cut = cut_mappings(&mut images, MAX_MAPPINGS);
     if 0 < cut {
         let text = format!("the code of {cut} host processes with the most mappings has no names");
         notes.push(Note { subject: "host".to_owned(), text });
@@ -189,7 +189,7 @@ impl<'a> Modules<'a> {
     /// The mappings that follow are this process's.
     fn begin(&mut self, pid: u32) {
         self.pid = pid;
-        self.own = OwnNames::of(self.proc, pid);
+        self.own = OwnNames::for_process(self.proc, pid);
         self.of_process.clear();
     }
 
@@ -279,7 +279,7 @@ struct OwnNames {
 }
 
 impl OwnNames {
-    fn of(proc: &Path, pid: u32) -> Self {
+    fn for_process(proc: &Path, pid: u32) -> Self {
         let directory = proc.join(pid.to_string());
         let text = |path: PathBuf| path.into_os_string().into_string().ok();
         let started_as = host::identity::started_as(&directory)
@@ -304,7 +304,7 @@ impl OwnNames {
     }
 }
 
-/// Memory whose code no file has: anonymous, or a file in memory that is mapped twice to be written and run.
+/// Memory with code that is in no file: anonymous, or a file in memory that is mapped twice to be written and run.
 fn is_made_at_run_time(path: &str) -> bool {
     let kinds = ["[anon", "[heap]", "//anon", "/memfd:", "/dev/zero", "/SYSV"];
     path.is_empty() || kinds.iter().any(|kind| path.starts_with(kind))
@@ -341,7 +341,7 @@ mod test {
         let mut source = HostSource::default().with_sandbox(Sandbox::here());
         let (proc, notes) = (folder.path(), &mut Vec::new());
         let places = add_processes(&mut tables, images, &hit, proc, &mut source, notes);
-        source.go_on(places);
+        source.reuse(places);
         let modules: Vec<_> = tables.modules.iter().map(|m| m.path.as_str()).collect();
         assert_eq!(modules, ["/tmp/perf-17.map", "[anon]"]);
         let offsets: Vec<_> = tables.mappings.iter().map(|m| m.offset).collect();

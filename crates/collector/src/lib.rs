@@ -33,12 +33,12 @@ mod windows;
 pub use error::CollectError;
 pub use finish::Naming;
 pub use guest_error::GuestError;
-pub use names::{Answers, Names};
+pub use names::{Answers, LiveSymbolizer};
 pub use plan::{
     Collected, Control, Exits, GuestQuestions, Next, Plan, ProcessEvents, Progress, Sampling,
     SessionPlan,
 };
-pub use record::{Recorder, Unfinished, record, record_with_trace};
+pub use record::{Recorder, SampledWindow, record, record_with_trace};
 pub use roots::Roots;
 pub use throttling::Quotas;
 pub use windows::{Window, Windows};

@@ -21,7 +21,7 @@ impl PortLock {
     ///
     /// # Errors
     /// If the port is not there or not the VM's, another session has it, or the lock file can't be made.
-    pub(crate) fn of(channel: &Channel, locks: &Path) -> Result<Option<Self>, GuestError> {
+    pub(crate) fn for_channel(channel: &Channel, locks: &Path) -> Result<Option<Self>, GuestError> {
         let failed = |source| SessionError::Link { channel: channel.clone(), source };
         match channel.port().map_err(failed)? {
             Some(port) => Self::take((port.device, port.inode), locks).map(Some),
@@ -61,7 +61,7 @@ mod test {
         let _listeners = sockets.each_ref().map(|socket| UnixListener::bind(socket).unwrap());
         let locks = folder.path().join("run/vmscope");
         let take = |path: &Path, user| {
-            PortLock::of(&Channel::Serial { path: path.to_owned(), user }, &locks)
+            PortLock::for_channel(&Channel::Serial { path: path.to_owned(), user }, &locks)
         };
         let first = take(&sockets[0], user).unwrap();
         assert!(matches!(take(&sockets[0], user), Err(GuestError::PortTaken)));

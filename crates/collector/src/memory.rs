@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use host::numa;
-use model::{CpuId, CpuNode, FoundMemory, HostNs, Pid, Vm, VmId, VmMemory};
+use model::{CpuId, CpuNode, HostNs, NumaReading, Pid, Vm, VmId, VmMemory};
 
 use crate::Roots;
 use crate::vm_table::VmTable;
@@ -27,7 +27,7 @@ use crate::vm_table::VmTable;
 const LIMIT: Duration = Duration::from_secs(10);
 /// Bytes that a process may have resident, huge pages of hugetlbfs apart: to walk so many small pages takes about a second.
 const MAX_RESIDENT_BYTES: u64 = 64 << 30;
-/// The thread rests so many times as long as it has read.
+/// The thread rests this many times as long as it has read.
 const REST: u32 = 4;
 
 const TOO_LATE: &str = "not read within 10 s";
@@ -42,7 +42,7 @@ pub(crate) struct MemoryReader {
     last: Arc<Reading>,
 }
 
-/// What is known of a window's memory, or will be soon.
+/// Memory readings of a window, finished or pending.
 #[derive(Debug)]
 pub(crate) struct WindowMemory {
     cpu_nodes: Arc<[CpuNode]>,
@@ -111,7 +111,7 @@ impl MemoryReader {
 }
 
 impl WindowMemory {
-    /// The rows of the tables. Waits for what is still being read.
+    /// The rows of the tables. Waits for pending readings.
     pub(crate) fn into_rows(self, vms: &[Vm]) -> (Vec<CpuNode>, Vec<VmMemory>) {
         let rows = self.readings.iter().flat_map(|reading| reading.rows(vms));
         let rows = rows.collect();
@@ -137,9 +137,9 @@ impl Reading {
                 let of_vm = |found| VmMemory { vm: VmId::from_index(row), time: *time, found };
                 match memory {
                     Ok(nodes) => rows.extend(nodes.iter().map(|(node, bytes)| {
-                        of_vm(FoundMemory::OnNode { node: *node, bytes: *bytes })
+                        of_vm(NumaReading::OnNode { node: *node, bytes: *bytes })
                     })),
-                    Err(reason) => rows.push(of_vm(FoundMemory::Unknown(reason.clone()))),
+                    Err(reason) => rows.push(of_vm(NumaReading::Unknown(reason.clone()))),
                 }
             }
         }
@@ -161,7 +161,7 @@ impl Answers {
 
 /// The node of each CPU, of hosts with several nodes.
 fn cpu_nodes(sys: &Path) -> Vec<CpuNode> {
-    // A host whose nodes can't be read is one that doesn't tell them.
+    // A host with unreadable nodes counts as one without nodes.
     let nodes = numa::nodes(sys).unwrap_or_default();
     if nodes.len() < 2 {
         return Vec::new();
@@ -243,8 +243,8 @@ mod test {
             .iter()
             .map(|row| {
                 let found = match &row.found {
-                    FoundMemory::OnNode { node, bytes } => Ok((*node, *bytes)),
-                    FoundMemory::Unknown(reason) => Err(reason.as_str()),
+                    NumaReading::OnNode { node, bytes } => Ok((*node, *bytes)),
+                    NumaReading::Unknown(reason) => Err(reason.as_str()),
                 };
                 (row.vm.0, found)
             })
@@ -280,7 +280,7 @@ mod test {
         let reading = Reading { requested: vec![Pid(50)], answers: came.into() };
         let vms = VmTable::with_one_vcpu(50, 51);
         let found: Vec<_> = reading.rows(&vms.vms).into_iter().map(|row| row.found).collect();
-        assert_eq!(found, [FoundMemory::Unknown(TOO_LATE.to_owned())]);
+        assert_eq!(found, [NumaReading::Unknown(TOO_LATE.to_owned())]);
         drop(answer);
     }
 }

@@ -16,11 +16,11 @@ use crate::windows::Window;
 use crate::{CollectError, Roots, host_tables};
 
 /// Names of more addresses than this are forgotten, and found again when they are hit again.
-const MOST_SYMBOLS: usize = 1 << 20;
+const MAX_SYMBOLS: usize = 1 << 20;
 
 /// Names for windows, from what the guests and the host answered when they were queried last.
 #[derive(Debug)]
-pub struct Names {
+pub struct LiveSymbolizer {
     tables: Tables,
     named: BTreeSet<(ModuleId, u64)>,
     host: HostSource,
@@ -33,7 +33,7 @@ pub struct Names {
 #[derive(Debug, Clone, Default)]
 pub struct Answers {
     maps: BTreeMap<VmId, (ReportedMap, Clock, &'static str)>,
-    /// Those that answered when they were queried last.
+    /// Guests that answered the last query.
     fresh: BTreeSet<VmId>,
 }
 
@@ -45,7 +45,7 @@ impl Answers {
     }
 }
 
-impl Names {
+impl LiveSymbolizer {
     /// No names yet. `proc` is where host processes are read.
     #[must_use]
     pub fn none(proc: &Path) -> Self {
@@ -59,7 +59,7 @@ impl Names {
         }
     }
 
-    /// The guests' reports.
+    /// Reports that guests have sent.
     #[must_use]
     pub fn answers(&self) -> &Answers {
         &self.answers
@@ -87,7 +87,7 @@ impl Names {
         }
         let mut notes: Vec<Note> = Vec::new();
         let (mut guests, mut fresh) = (Vec::new(), BTreeSet::new());
-        for (vm, answer) in workers.tell(window.header.start, Log::Ends).wait() {
+        for (vm, answer) in workers.collect_answers(window.header.start, Log::Ends).wait() {
             if let Ok(Answer { reported, via, .. }) = &answer
                 && let Some(boot) = reported.boots.last()
             {
@@ -119,7 +119,7 @@ impl Names {
         let notes = &mut notes;
         let files =
             host_tables::add_processes(&mut tables, processes, &hit, proc, &mut host, notes);
-        host.go_on(files);
+        host.reuse(files);
         let wanted = addresses(&tables, &window.samples);
         let identities: BTreeMap<VmId, String> =
             window.processes.iter().map(|(vm, process)| (*vm, process.identity())).collect();
@@ -132,7 +132,7 @@ impl Names {
     }
 
     /// The tables to look at a window with: its VMs, and names for what its samples hit.
-    pub fn cover(&mut self, window: &Window) -> &Tables {
+    pub fn tables_for(&mut self, window: &Window) -> &Tables {
         let answered = std::mem::take(&mut self.tables.vms);
         self.tables.vms = window.vms.clone();
         for (row, answered) in self.tables.vms.iter_mut().zip(answered) {
@@ -143,7 +143,7 @@ impl Names {
         let answers = self.answers.maps.iter().map(|(vm, (map, clock, _))| (*vm, map, *clock));
         end_maps(&mut self.tables, &window.resets, answers);
         self.add_new_processes(&window.samples);
-        if MOST_SYMBOLS < self.named.len() {
+        if MAX_SYMBOLS < self.named.len() {
             self.named.clear();
             self.tables.symbols.clear();
         }
@@ -167,7 +167,7 @@ impl Names {
         let new = hit.difference(&known).filter_map(read).collect();
         let Self { tables, host, proc, .. } = self;
         let files = host_tables::add_processes(tables, new, &hit, proc, host, &mut Vec::new());
-        host.go_on(files);
+        host.reuse(files);
     }
 }
 

@@ -15,7 +15,6 @@ use crate::{Naming, Roots};
 pub struct SessionPlan {
     /// Where Linux keeps what is read.
     pub roots: Roots,
-    /// How to sample.
     pub sampling: Sampling,
     /// What tells when a vCPU lost and got its CPU.
     pub off_cpu_source: OffCpuSource,
@@ -23,7 +22,6 @@ pub struct SessionPlan {
     pub exits: Exits,
     /// Whether processes' starts, ends and mappings are followed.
     pub process_events: ProcessEvents,
-    /// Queries to guests.
     pub guests: GuestQuestions,
     /// Version to write into headers.
     pub vmscope_version: String,
@@ -51,7 +49,7 @@ impl Plan {
     }
 }
 
-/// How to sample.
+/// Sampling options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sampling {
     /// What makes the sampling interrupts.
@@ -69,14 +67,13 @@ pub struct Sampling {
 pub enum Exits {
     /// By vCPU and reason.
     Counted,
-    /// Not at all.
     NotCounted,
 }
 
 /// Whether the kernel reports what processes do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessEvents {
-    /// Names of processes that end meanwhile are known.
+    /// Processes that end during the recording have names.
     Followed,
     /// Who needs names reads `/proc`.
     Ignored,
@@ -94,36 +91,26 @@ pub enum GuestQuestions {
         /// How long sampling waits for their first answers: what ends before a guest's log begins has no name.
         wait: Duration,
     },
-    /// Nothing.
     Off,
 }
 
-/// What the user may want to see while it goes on.
+/// Progress messages for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     /// Sampling has begun on this many CPUs; these VMs run.
-    Sampling {
-        /// CPUs.
-        cpus: usize,
-        /// VMs' names.
-        vms: Vec<String>,
-    },
+    Sampling { cpus: usize, vms: Vec<String> },
     /// A VM was found in mid-recording.
     VmFound(String),
     /// A VM's process has ended.
     VmEnded(String),
-    /// Trace events come in.
     Tracing {
-        /// CPUs of the host.
         cpus: usize,
         /// Probes that can't be used here, with the reason.
         missing: Vec<(String, String)>,
     },
-    /// Trace events so far.
     SoFar {
         /// Events stored.
         events: u64,
-        /// Events lost.
         lost: u64,
     },
     /// What the command wrote in a guest, safe to print.
@@ -137,7 +124,7 @@ pub enum Progress {
 /// What the collector is to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Go on, and ask again after this time at the latest.
+    /// Continue; call again after this time at the latest.
     GoOn(Duration),
     /// The command that the recorder runs is to end: send it this signal (unless it had it) and go on until it has ended.
     /// Without such a command: finish.
@@ -156,16 +143,14 @@ pub trait Control {
     fn next(&mut self) -> Next;
     /// Waits for this long, until `next` would say something new, or until one of `wake` is readable.
     fn wait(&mut self, at_most: Duration, wake: &[BorrowedFd<'_>]);
-    /// Something happened.
+    /// Shows a step of the recording.
     fn show(&mut self, progress: &Progress);
 }
 
-/// What was recorded.
+/// A finished recording.
 #[derive(Debug, Clone)]
 pub struct Collected {
-    /// The finished recording's header.
     pub header: Header,
-    /// Sizes.
     pub summary: recording::Summary,
     /// CPU time that telling their maps cost the guests, ns, by VM.
     pub guest_cpu_ns: Vec<(String, u64)>,

@@ -3,7 +3,7 @@
 //! ```text
 //!  create --> attach --> poll, poll, ... --> cut --> poll, poll, ... --> cut ... --> end
 //!             |<------- first window ------->|<------- second window -->|           the last one
-//!                                               its processes' events have come in: it is an `Unfinished`
+//!                                               its processes' events have come in: it is a `SampledWindow`
 //! ```
 //! A recording is such a session with one window.
 
@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::CollectError;
-use crate::beside::Beside;
+use crate::beside::ConcurrentSampler;
 use crate::finish::{self, Naming};
 use crate::guests::{GuestWorkers, Log, Pending};
 use crate::memory::{MemoryReader, WindowMemory};
@@ -30,7 +30,7 @@ use crate::sink::{NoSink, Sink, SpoolSink};
 use crate::trace::{TracePlan, Traced, trace_beside};
 use crate::vm_table::VmTable;
 
-/// A window that has just ended waits so long for the events of its processes.
+/// A window that has ended waits this long for the events of its processes.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// Records samples until `control` says so.
@@ -38,7 +38,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// # Errors
 /// When sampling can't begin or the recording can't be written; then nothing lies under its name.
 pub fn record(plan: &Plan, control: &mut dyn Control) -> Result<Collected, CollectError> {
-    let mut recorder = Recorder::of_plan(plan, control)?;
+    let mut recorder = Recorder::from_plan(plan, control)?;
     if let Err(error) = recorder.attach() {
         return Err(recorder.discard(error));
     }
@@ -57,10 +57,10 @@ pub fn record_with_trace(
     trace: &TracePlan,
     control: &mut dyn Control,
 ) -> Result<(Collected, Traced), CollectError> {
-    let recorder = Recorder::of_plan(plan, control)?;
+    let recorder = Recorder::from_plan(plan, control)?;
     let held = recorder.open.as_ref().map(|open| open.writer.held_path());
     let output = held.unwrap_or(&plan.output).join(FOLDER_IN_RECORDING);
-    let mut beside = Beside::Attaching(Box::new(recorder));
+    let mut beside = ConcurrentSampler::Attaching(Box::new(recorder));
     let mut traced =
         match trace_beside(&TracePlan { output, ..trace.clone() }, &mut beside, control) {
             Ok(traced) => traced,
@@ -82,7 +82,7 @@ fn allow_many_files() {
 
 /// A window that has been sampled, and is to be finished: named, and turned into a recording.
 #[derive(Debug)]
-pub struct Unfinished {
+pub struct SampledWindow {
     pub(crate) writer: Writer,
     pub(crate) sink: SpoolSink,
     pub(crate) window: WindowEnd,
@@ -93,14 +93,14 @@ pub struct Unfinished {
     pub(crate) guests: Pending,
 }
 
-impl Unfinished {
+impl SampledWindow {
     /// What is known of it so far; its bounds are `start` and `end`.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.window.header
     }
 
-    /// Asks the guests, finds names and writes the tables. `show` sees how it goes on.
+    /// Asks the guests, finds names and writes the tables. `show` gets the progress.
     ///
     /// # Errors
     /// When something can't be read or written; what was recorded stays readable under its partial name.
@@ -118,7 +118,7 @@ impl Unfinished {
         self.writer.partial_path()
     }
 
-    /// Removes what was written.
+    /// Removes the written files.
     ///
     /// # Errors
     /// When it can't be removed.
@@ -165,9 +165,9 @@ impl OpenWindow {
 }
 
 impl Settling {
-    fn settled(self, processes: Vec<ProcessImage>) -> Unfinished {
+    fn settled(self, processes: Vec<ProcessImage>) -> SampledWindow {
         let Self { open: OpenWindow { writer, sink }, window, memory, guests } = self;
-        Unfinished { writer, sink, window, processes, memory, workers: None, guests }
+        SampledWindow { writer, sink, window, processes, memory, workers: None, guests }
     }
 }
 
@@ -189,7 +189,7 @@ impl Recorder {
         }
     }
 
-    fn of_plan(plan: &Plan, control: &mut dyn Control) -> Result<Self, CollectError> {
+    fn from_plan(plan: &Plan, control: &mut dyn Control) -> Result<Self, CollectError> {
         let control = std::cell::RefCell::new(control);
         let interrupted = || control.borrow().interrupted();
         let show = &mut |progress: &Progress| control.borrow_mut().show(progress);
@@ -206,11 +206,11 @@ impl Recorder {
     ) -> Result<Self, CollectError> {
         allow_many_files();
         let mut session = Session::load(plan.clone())?;
-        session.know_symbols_in(symbol_store);
-        Self::of_session(session, output, interrupted, show)
+        session.set_symbol_store(symbol_store);
+        Self::from_session(session, output, interrupted, show)
     }
 
-    pub(crate) fn of_session(
+    pub(crate) fn from_session(
         mut session: Session,
         output: &Path,
         interrupted: &dyn Fn() -> bool,
@@ -232,7 +232,6 @@ impl Recorder {
         }
     }
 
-    /// Begins to sample.
     pub(crate) fn attach(&mut self) -> Result<(), CollectError> {
         self.session.attach()?;
         self.next_poll = Instant::now() + self.session.poll_interval();
@@ -271,7 +270,7 @@ impl Recorder {
     }
 
     /// Stores what comes in until the end.
-    fn run(mut self, control: &mut dyn Control) -> Result<Unfinished, CollectError> {
+    fn run(mut self, control: &mut dyn Control) -> Result<SampledWindow, CollectError> {
         let vms = self.session.vms().vms.iter().map(|vm| vm.name.clone()).collect();
         control.show(&Progress::Sampling { cpus: self.session.header().cpus.len(), vms });
         loop {
@@ -319,7 +318,7 @@ impl Recorder {
     }
 
     /// The window before, as soon as the events of its processes have come in: after a `poll`.
-    pub fn take_settled(&mut self) -> Option<Unfinished> {
+    pub fn take_settled(&mut self) -> Option<SampledWindow> {
         let Self { session, open, settling, .. } = self;
         let before = settling.as_ref()?;
         let sink: &dyn Sink = open.as_ref().map_or(&NoSink, |open| &open.sink);
@@ -385,7 +384,7 @@ impl Recorder {
     ///
     /// # Errors
     /// When the last one can't be written to its end.
-    pub fn end(self) -> Result<Vec<Unfinished>, CollectError> {
+    pub fn end(self) -> Result<Vec<SampledWindow>, CollectError> {
         let Self { session, mut memory, open, settling, .. } = self;
         let mut none = NoSink;
         let (mut open, begun) = (open, session.header().start);
@@ -405,9 +404,9 @@ impl Recorder {
             .collect();
         if let Some(OpenWindow { writer, sink }) = open {
             let processes = images(sink.hit.pids());
-            let guests = workers.tell(begun, Log::Ends);
+            let guests = workers.collect_answers(begun, Log::Ends);
             let workers = Some(workers);
-            unfinished.push(Unfinished {
+            unfinished.push(SampledWindow {
                 writer,
                 sink,
                 window,
@@ -421,7 +420,7 @@ impl Recorder {
     }
 
     /// Ends the only window.
-    pub(crate) fn end_recording(self) -> Result<Unfinished, CollectError> {
+    pub(crate) fn end_recording(self) -> Result<SampledWindow, CollectError> {
         self.end()?.pop().ok_or(CollectError::Discarded)
     }
 

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use model::{GuestVirt, HostNs, Vcpu, VmId};
 
-use crate::vm_table::Moved;
+use crate::vm_table::RowRemap;
 
 /// Where x86-64 Linux lies, at an address of its boot's choice; with it modules, from `MODULES` on or from `LOW_MODULES` on
 /// without address randomization.
@@ -71,7 +71,7 @@ impl Resets {
         }
     }
 
-    /// When a boot ended whose map was last reported at `reported`; `None`: no sign of an end.
+    /// When the boot ended that sent its last map at `reported`; `None`: no sign of an end.
     pub(crate) fn end_of(&self, vm: VmId, reported: HostNs, kernel: &KernelCode) -> Option<HostNs> {
         let signs = self.by_vm.get(&vm)?;
         let elsewhere = signs.kernel.iter().filter(|(slot, _)| kernel.is_not_at(**slot));
@@ -79,7 +79,7 @@ impl Resets {
         times.filter_map(|times| times.first_after(reported)).min()
     }
 
-    /// What was seen before a window of a session that goes on does not count any more, but for the last signs.
+    /// Drops signs from before the window, except for the latest ones.
     pub(crate) fn forget_before(&mut self, start: HostNs) {
         for signs in self.by_vm.values_mut() {
             signs.low.forget_before(start);
@@ -88,7 +88,7 @@ impl Resets {
     }
 
     /// VMs have other rows from now on, or none.
-    pub(crate) fn take_new_places(&mut self, moved: &Moved) {
+    pub(crate) fn remap(&mut self, moved: &RowRemap) {
         let signs = std::mem::take(&mut self.by_vm).into_iter();
         self.by_vm = signs.filter_map(|(vm, signs)| Some((moved.vm(vm)?, signs))).collect();
     }

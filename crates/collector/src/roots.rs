@@ -6,9 +6,7 @@ use std::path::PathBuf;
 /// The roots of everything that is read of a host. Tests have their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Roots {
-    /// `/proc`.
     pub proc: PathBuf,
-    /// `/sys`.
     pub sys: PathBuf,
     /// Control groups, version 2.
     pub cgroups: PathBuf,
@@ -17,7 +15,7 @@ pub struct Roots {
 }
 
 impl Default for Roots {
-    /// This host.
+    /// The roots of this host.
     fn default() -> Self {
         Self {
             proc: "/proc".into(),

@@ -11,9 +11,9 @@ use model::{MachineId, TraceTask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// A command that outlives its recording gets SIGTERM, and may take so long.
+/// A command that outlives its recording gets SIGTERM, and may then take this long.
 const LAST_WAIT: Duration = Duration::from_secs(5);
-/// What it started may take so long after it.
+/// Processes that it started may run this much longer.
 const AFTER_IT: Duration = Duration::from_millis(200);
 
 /// A command that has begun its program.
@@ -27,9 +27,8 @@ pub struct Running {
 /// How a command ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// By itself.
     Itself(ExitStatus),
-    /// The recording ended first, and the command got SIGTERM: those of its processes that went on all the same.
+    /// The recording ended first, and the command got SIGTERM: its processes that are still running.
     WithRecording(Vec<Process>),
 }
 

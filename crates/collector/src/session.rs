@@ -27,9 +27,9 @@ use host::sideband::EventKind;
 use host::vms::VmProcess;
 use model::{Header, HostNs, Note, Pid, Tid, Vendor, VmId};
 
-use self::vcpus::Looks;
+use self::vcpus::ScanState;
 pub(crate) use self::window::WindowEnd;
-use self::window::{After, WindowState};
+use self::window::{LateRecords, WindowState};
 use crate::guests::{GuestWorkers, Log, Pending};
 use crate::plan::{GuestQuestions, ProcessEvents, Progress, Sampling, SessionPlan};
 use crate::resets::Resets;
@@ -42,19 +42,19 @@ use crate::{CollectError, Roots};
 /// Samples of a CPU between two looks at the rings: a look costs as much as hundreds of samples.
 const POLL_SAMPLES: u32 = 4000;
 /// Bounds of the time between two looks: VMs are found and ends are seen then.
-const POLL_AT_LEAST_EVERY: Duration = Duration::from_secs(4);
-const POLL_AT_MOST_EVERY: Duration = Duration::from_secs(1);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(4);
+const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where switches come in at any rate, or quotas' periods are to be distinguished.
 const POLL_OFTEN: Duration = Duration::from_millis(200);
 
-/// A ring has room for the samples of so many looks, so that nothing is lost if we are late.
+/// A ring holds the samples of this many polls, so that nothing is lost if we are late.
 const RING_POLLS: u32 = 3;
 
 /// Processes' events younger than this wait for the next look: another CPU's ring may hold their causes.
 const SETTLING_NS: u64 = 50_000_000;
 
-/// Sampling under way.
+/// Attached probes, and the state of the window that is being recorded.
 #[derive(Debug)]
 pub(crate) struct Session {
     plan: SessionPlan,
@@ -67,7 +67,7 @@ pub(crate) struct Session {
     processes: ProcessLog,
     guests: GuestWorkers,
     throttling: ThrottlingLog,
-    looks: Looks,
+    looks: ScanState,
     window: WindowState,
     resets: Resets,
     /// Processes' events from before have been applied.
@@ -76,7 +76,7 @@ pub(crate) struct Session {
     n_notes: usize,
 }
 
-/// The last window, and what the session knows besides.
+/// The last window, and the session's other results.
 #[derive(Debug)]
 pub(crate) struct SessionEnd {
     pub(crate) window: WindowEnd,
@@ -117,7 +117,7 @@ impl Session {
             processes,
             guests: GuestWorkers::new(),
             throttling: ThrottlingLog::default(),
-            looks: Looks::default(),
+            looks: ScanState::default(),
             window: WindowState::default(),
             resets: Resets::default(),
             settled: HostNs(0),
@@ -126,8 +126,8 @@ impl Session {
     }
 
     /// Guests' symbols that lie in this store need not be requested.
-    pub(crate) fn know_symbols_in(&mut self, store: &Path) {
-        self.guests.know_symbols_in(store.to_owned());
+    pub(crate) fn set_symbol_store(&mut self, store: &Path) {
+        self.guests.set_symbol_store(store.to_owned());
     }
 
     /// Finds the VMs that run, and begins to ask their guests.
@@ -219,12 +219,12 @@ impl Session {
     /// When the sink can't store it.
     pub(crate) fn poll(&mut self, sink: &mut dyn Sink) -> Result<Vec<Progress>, CollectError> {
         let settled = HostNs(self.sources.now().0.saturating_sub(SETTLING_NS));
-        self.drain(sink, HostNs(u64::MAX), After::Carry)?;
+        self.drain(sink, HostNs(u64::MAX), LateRecords::Carry)?;
         let mut news = self.drain_processes(settled);
         self.processes.forget_ended(|pid| sink.is_hit(Pid(pid)));
         self.read_throttling();
         self.throttling.drain(&*self.sources, &self.header.cpus);
-        news.extend(self.look_for_unknown().into_iter().map(Progress::VmFound));
+        news.extend(self.scan_unknown().into_iter().map(Progress::VmFound));
         Ok(news)
     }
 
@@ -240,9 +240,9 @@ impl Session {
         self.read_throttling();
         self.header.end = self.sources.now();
         let exits = self.exits();
-        // What can't be stored is lost with this window, and not found in the next one.
+        // Records that can't be stored are lost with this window, not moved to the next one.
         let mut sink = UntilError { sink, error: None };
-        self.drain(&mut sink, self.header.end, After::Carry)?;
+        self.drain(&mut sink, self.header.end, LateRecords::Carry)?;
         let error = sink.error;
         let end = self.window_end(exits);
         self.begin_window(self.header.end);
@@ -251,7 +251,7 @@ impl Session {
         error.map_or(Ok(end), |error| Err(error.into()))
     }
 
-    /// The same in a session that goes on: what ended before the new window is forgotten, and notes begin anew.
+    /// The same in a session that continues: what ended before the new window is forgotten, and notes begin anew.
     ///
     /// # Errors
     /// When the sink can't store what came in.
@@ -265,10 +265,10 @@ impl Session {
         let reachable = std::mem::take(&mut self.reachable).into_iter();
         self.reachable =
             reachable.filter_map(|(vm, process)| Some((moved.vm(vm)?, process))).collect();
-        self.guests.take_new_places(&moved);
-        self.resets.take_new_places(&moved);
+        self.guests.remap(&moved);
+        self.resets.remap(&moved);
         self.resets.forget_before(self.header.start);
-        self.throttling.take_new_places(&moved);
+        self.throttling.remap(&moved);
         self.window.switches.retain_mut(|switch| {
             moved.vcpu(switch.vcpu).map(|place| switch.vcpu = place).is_some()
         });
@@ -293,7 +293,7 @@ impl Session {
 
     /// Has all guests tell what counts for a window that began at `start`.
     pub(crate) fn ask_guests(&mut self, start: HostNs) -> Pending {
-        self.guests.tell(start, Log::GoesOn)
+        self.guests.collect_answers(start, Log::GoesOn)
     }
 
     /// Ends the last window and everything else.
@@ -305,10 +305,10 @@ impl Session {
         self.header.end = self.sources.now();
         let exits = self.exits();
         self.sources.stop();
-        self.drain(sink, self.header.end, After::Drop)?;
+        self.drain(sink, self.header.end, LateRecords::Drop)?;
         self.drain_processes(HostNs(u64::MAX));
         self.read_throttling();
-        self.look_for_unknown();
+        self.scan_unknown();
         self.note_new_cpus();
         self.note_left_out();
         let window = self.window_end(exits);
@@ -392,10 +392,10 @@ impl Session {
 fn poll_interval(sampling: &Sampling) -> Duration {
     if sampling.call_graph {
         // A sample has ten times the bytes.
-        return POLL_AT_MOST_EVERY;
+        return MIN_POLL_INTERVAL;
     }
     let interval = Duration::from_nanos(sampling.period_ns) * POLL_SAMPLES;
-    interval.clamp(POLL_AT_MOST_EVERY, POLL_AT_LEAST_EVERY)
+    interval.clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL)
 }
 
 fn sampler_options(sampling: &Sampling, cpus: &[u32], vendor: Vendor) -> probes::Options {
@@ -411,7 +411,7 @@ fn sampler_options(sampling: &Sampling, cpus: &[u32], vendor: Vendor) -> probes:
     }
 }
 
-/// What is known of a session when it begins.
+/// The header of a session at its begin.
 fn header(plan: &SessionPlan) -> Result<Header, CollectError> {
     let roots = &plan.roots;
     let cpus = host::machine::online_cpus(&roots.sys)

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use model::{CpuId, Pid, Sample, Stack, Switch, SwitchEvent};
-use probes::{Drained, STACK_FIELD};
+use probes::{RecordBatch, STACK_FIELD};
 use recording::{RECORD_SIZE, Spool, StackSpool, SwitchSpool, Writer};
 
 use crate::stacks::StackTable;
@@ -14,7 +14,11 @@ pub(crate) trait Sink {
     ///
     /// # Errors
     /// When they can't be stored.
-    fn samples(&mut self, cpu_idx: usize, drained: &Drained<'_>) -> Result<(), recording::Error>;
+    fn samples(
+        &mut self,
+        cpu_idx: usize,
+        drained: &RecordBatch<'_>,
+    ) -> Result<(), recording::Error>;
 
     /// Events of vCPUs' threads, in no order.
     ///
@@ -63,7 +67,11 @@ impl SpoolSink {
 }
 
 impl Sink for SpoolSink {
-    fn samples(&mut self, cpu_idx: usize, drained: &Drained<'_>) -> Result<(), recording::Error> {
+    fn samples(
+        &mut self,
+        cpu_idx: usize,
+        drained: &RecordBatch<'_>,
+    ) -> Result<(), recording::Error> {
         let (each, _) = drained.records.as_chunks::<RECORD_SIZE>();
         each.iter().for_each(|record| self.hit.add(recording::pid_of(record)));
         let spool = &mut self.samples[cpu_idx];
@@ -130,7 +138,7 @@ fn neighbour(switch: &Switch) -> Option<Pid> {
 pub(crate) struct NoSink;
 
 impl Sink for NoSink {
-    fn samples(&mut self, _cpu: usize, _drained: &Drained<'_>) -> Result<(), recording::Error> {
+    fn samples(&mut self, _cpu: usize, _drained: &RecordBatch<'_>) -> Result<(), recording::Error> {
         Ok(())
     }
 
@@ -162,7 +170,11 @@ impl UntilError<'_> {
 }
 
 impl Sink for UntilError<'_> {
-    fn samples(&mut self, cpu_idx: usize, drained: &Drained<'_>) -> Result<(), recording::Error> {
+    fn samples(
+        &mut self,
+        cpu_idx: usize,
+        drained: &RecordBatch<'_>,
+    ) -> Result<(), recording::Error> {
         self.store(|sink| sink.samples(cpu_idx, drained))
     }
 
@@ -196,7 +208,11 @@ impl MemorySink {
 }
 
 impl Sink for MemorySink {
-    fn samples(&mut self, cpu_idx: usize, drained: &Drained<'_>) -> Result<(), recording::Error> {
+    fn samples(
+        &mut self,
+        cpu_idx: usize,
+        drained: &RecordBatch<'_>,
+    ) -> Result<(), recording::Error> {
         let cpu = CpuId(self.cpus[cpu_idx]);
         let (records, _) = drained.records.as_chunks();
         self.samples.extend(records.iter().map(|record| recording::decode(record, cpu)));

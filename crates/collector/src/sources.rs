@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use host::sideband::{Event, Sideband};
 use model::{ExitCount, Header, HostNs, Note, OffCpuSource, Switch, Tid};
 use probes::{
-    Drained, ExitCounter, ExitLink, FoundVcpu, KickMarks, ProbeError, QuotaEvent, QuotaTracer,
+    ExitCounter, ExitLink, FoundVcpu, KickMarks, ProbeError, QuotaEvent, QuotaTracer, RecordBatch,
     RingCounters, Sampler, SamplingEvents, SwitchLinks, SwitchTracer,
 };
 
@@ -102,7 +102,7 @@ pub(crate) trait Sources: QuotaSource + Send {
     fn drain_samples(
         &self,
         cpu: u32,
-        take: &mut dyn FnMut(&Drained<'_>) -> Result<(), recording::Error>,
+        take: &mut dyn FnMut(&RecordBatch<'_>) -> Result<(), recording::Error>,
     ) -> Result<(), recording::Error>;
 
     /// Appends the switches of vCPUs' threads that a CPU has published since the last call.
@@ -140,7 +140,7 @@ pub(crate) trait Sources: QuotaSource + Send {
     }
 }
 
-/// The host's kernel.
+/// The probes in the host's kernel.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     sampler: Sampler,
@@ -299,7 +299,7 @@ impl Sources for Kernel {
     fn drain_samples(
         &self,
         cpu: u32,
-        take: &mut dyn FnMut(&Drained<'_>) -> Result<(), recording::Error>,
+        take: &mut dyn FnMut(&RecordBatch<'_>) -> Result<(), recording::Error>,
     ) -> Result<(), recording::Error> {
         self.sampler.drain(cpu, |drained| take(&drained))
     }

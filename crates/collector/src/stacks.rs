@@ -6,7 +6,7 @@ use model::{HostVirt, Stack, StackId};
 use probes::RawStack;
 
 /// Bytes that readers of the recording need for all stacks at most, and for one: without and with its addresses.
-const MOST_BYTES: usize = 512 << 20;
+const MAX_BYTES: usize = 512 << 20;
 const ROW_BYTES: usize = 192;
 const ADDRESS_BYTES: usize = 20;
 
@@ -35,7 +35,7 @@ impl StackTable {
             return Some(*id);
         }
         let bytes = ROW_BYTES + ADDRESS_BYTES * (stack.kernel.len() + stack.user.len());
-        if MOST_BYTES < self.bytes + bytes {
+        if MAX_BYTES < self.bytes + bytes {
             self.left_out += 1;
             return None;
         }

@@ -8,10 +8,10 @@ use model::{HostNs, QuotaMember, ThrottledQueue, VcpuId, VmId};
 use probes::{QuotaEvent, QuotaTracer};
 
 use crate::sources::QuotaSource;
-use crate::vm_table::Moved;
+use crate::vm_table::RowRemap;
 
 /// In a window; further ones are counted.
-const MOST_ROWS: usize = 1 << 20;
+const MAX_ROWS: usize = 1 << 20;
 
 /// The control groups that are watched, and what happened to their queues so far.
 #[derive(Debug, Default)]
@@ -95,7 +95,7 @@ impl QueueLog {
         for QuotaEvent { group, cpu, from, to } in events.drain(..) {
             // Those of a group that was forgotten have no member.
             let Some(from) = from.or_else(|| since.get(&group).copied()) else { continue };
-            if self.rows.len() < MOST_ROWS {
+            if self.rows.len() < MAX_ROWS {
                 self.rows.push(ThrottledQueue { quota: group, cpu, from, to });
             } else {
                 self.left_out += 1;
@@ -133,7 +133,7 @@ impl QueueLog {
     }
 
     /// VMs and vCPUs have other rows from now on, or none.
-    pub(crate) fn take_new_places(&mut self, moved: &Moved) {
+    pub(crate) fn remap(&mut self, moved: &RowRemap) {
         self.members.retain_mut(|member| {
             let vcpu = member.vcpu.map(|vcpu| moved.vcpu(vcpu));
             let (Some(vm), false) = (moved.vm(member.vm), vcpu == Some(None)) else { return false };

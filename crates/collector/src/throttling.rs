@@ -9,7 +9,7 @@ use model::{HostNs, QuotaMember, Tables, ThrottledQueue, Throttling, VmId};
 
 use crate::sources::QuotaSource;
 use crate::throttled_queues::{Limited, QueueLog};
-use crate::vm_table::{Moved, VmTable};
+use crate::vm_table::{RowRemap, VmTable};
 
 /// Between two looks for quotas that are new. A look costs as much as thousands of samples.
 const LOOK_EVERY_NS: u64 = 30_000_000_000;
@@ -119,8 +119,8 @@ impl ThrottlingLog {
     }
 
     /// VMs have other rows from now on, or none.
-    pub(crate) fn take_new_places(&mut self, moved: &Moved) {
-        self.queues.take_new_places(moved);
+    pub(crate) fn remap(&mut self, moved: &RowRemap) {
+        self.queues.remap(moved);
         let quotas = std::mem::take(&mut self.quotas).into_iter();
         self.quotas = quotas.filter_map(|(vm, quota)| Some((moved.vm(vm)?, quota))).collect();
         self.readings

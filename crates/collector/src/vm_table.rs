@@ -37,7 +37,7 @@ pub(crate) struct Numbers {
 
 /// The rows that stayed, by their old places.
 #[derive(Debug)]
-pub(crate) struct Moved {
+pub(crate) struct RowRemap {
     vms: Vec<Option<VmId>>,
     vcpus: Vec<Option<VcpuId>>,
 }
@@ -86,7 +86,7 @@ impl VmTable {
             let Some(row) = self.row(vm, vcpu.number, tid, started) else { continue };
             let watch = (row, vcpu.vcpu);
             if self.watched.insert(tid, watch) != Some(watch) {
-                let number = self.numbers.of(row);
+                let number = self.numbers.number_of(row);
                 changes.watch.push((tid, vcpu, row, number));
             }
         }
@@ -139,15 +139,15 @@ impl VmTable {
     }
 
     /// Forgets VMs and vCPUs that ended before `start`, the begin of a window. The others were there before it.
-    pub(crate) fn forget_ended(&mut self, start: HostNs) -> Moved {
+    pub(crate) fn forget_ended(&mut self, start: HostNs) -> RowRemap {
         let stays = |ended: Option<HostNs>| ended.is_none_or(|ended| start < ended);
         let vms = places(self.vms.iter().map(|vm| stays(vm.ended)));
         let vms: Vec<_> = vms.map(|place| place.map(VmId::from_index)).collect();
         let vcpu_stays = |vcpu: &Vcpu| vms[vcpu.vm.index()].is_some() && stays(vcpu.ended);
         let vcpus = places(self.vcpus.iter().map(vcpu_stays));
         let vcpus = vcpus.map(|place| place.map(VcpuId::from_index)).collect();
-        let moved = Moved { vms, vcpus };
-        self.take_new_places(&moved);
+        let moved = RowRemap { vms, vcpus };
+        self.remap(&moved);
         let before = |started: Option<HostNs>| started.filter(|started| start < *started);
         self.vms.iter_mut().for_each(|vm| vm.started = before(vm.started));
         self.vcpus.iter_mut().for_each(|vcpu| vcpu.started = before(vcpu.started));
@@ -155,7 +155,7 @@ impl VmTable {
         moved
     }
 
-    fn take_new_places(&mut self, moved: &Moved) {
+    fn remap(&mut self, moved: &RowRemap) {
         let Self { vms, vcpus, identities, by_kvm, watched, first_met, unplugged, numbers } = self;
         *unplugged = std::mem::take(unplugged)
             .into_iter()
@@ -177,7 +177,7 @@ impl VmTable {
             .into_iter()
             .filter_map(|((vm, number), met)| Some(((moved.vm(vm)?, number), met)))
             .collect();
-        numbers.take_new_places(moved);
+        numbers.remap(moved);
     }
 
     fn add_vm(&mut self, vcpu: &FoundVcpu, name: &str, started: Option<HostNs>) -> VmId {
@@ -229,7 +229,7 @@ impl VmTable {
     }
 }
 
-impl Moved {
+impl RowRemap {
     /// Where a VM's row is now; `None`: it was forgotten.
     pub(crate) fn vm(&self, vm: VmId) -> Option<VmId> {
         self.vms.get(vm.index()).copied().flatten()
@@ -252,7 +252,7 @@ impl Numbers {
         self.rows.get(number.index()).copied().flatten()
     }
 
-    /// Puts rows in the place of numbers, if they are not the same anyway. An unused number becomes one of no row.
+    /// Replaces numbers by rows, unless they are equal. An unused number becomes one of no row.
     pub(crate) fn to_rows<'a>(&self, records: &'a [u8], room: &'a mut Vec<u8>) -> &'a [u8] {
         if !self.differ {
             return records;
@@ -270,7 +270,7 @@ impl Numbers {
         room
     }
 
-    fn of(&self, row: VcpuId) -> u32 {
+    fn number_of(&self, row: VcpuId) -> u32 {
         let number = self.rows.iter().position(|of| *of == Some(row));
         VcpuId::from_index(number.expect("every row was given a number")).0
     }
@@ -285,7 +285,7 @@ impl Numbers {
         self.differ |= number != row.index();
     }
 
-    fn take_new_places(&mut self, moved: &Moved) {
+    fn remap(&mut self, moved: &RowRemap) {
         for row in &mut self.rows {
             *row = row.and_then(|row| moved.vcpu(row));
         }
@@ -297,7 +297,7 @@ impl Numbers {
     }
 }
 
-/// The new places of those that stay.
+/// The new rows of the VMs and vCPUs that stay.
 fn places(stays: impl Iterator<Item = bool>) -> impl Iterator<Item = Option<usize>> {
     let mut next = 0..;
     stays.map(move |stays| if stays { next.next() } else { None })

@@ -3,7 +3,7 @@
 //! ```text
 //!  Windows: session --next_window()--> samples since the window before --+--> analysis
 //!  Names: guests' maps and symbols                                       |
-//!         \--cover(window)--> tables that name its addresses ------------+
+//!         \--tables_for(window)--> tables that name its addresses -------+
 //! ```
 
 use std::time::Duration;
@@ -18,14 +18,14 @@ use crate::session::Session;
 use crate::sink::MemorySink;
 use crate::throttling::Quotas;
 
-/// Sampling under way.
+/// Records consecutive windows into memory.
 #[derive(Debug)]
 pub struct Windows {
     session: Session,
     sink: MemorySink,
 }
 
-/// What was sampled since the window before.
+/// Samples since the previous window.
 #[derive(Debug, Clone)]
 pub struct Window {
     /// Its bounds are `start` and `end`.
@@ -38,7 +38,6 @@ pub struct Window {
     pub quotas: Quotas,
     /// All VMs met so far.
     pub vms: Vec<Vm>,
-    /// Their vCPUs.
     pub vcpus: Vec<Vcpu>,
     /// How the guests of those that run can be reached.
     pub processes: Vec<(VmId, VmProcess)>,
@@ -65,7 +64,7 @@ impl Windows {
         self.session.poll_interval()
     }
 
-    /// Takes in what was sampled since the last call.
+    /// Drains the samples since the last call.
     ///
     /// # Errors
     /// None today: memory takes everything.

@@ -1,7 +1,7 @@
 //! A VM whose memory lies in a file system that never answers: it costs its own guest's trace. This program is the recorder,
 //! its child that reads the rings, and the VM's process.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -18,25 +18,18 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Why a file can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It can't be read.
     #[error("failed to read {}: {reason}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: io::Error,
-    },
-    /// What it says is not known, or can't be done.
+    Read { path: PathBuf, reason: io::Error },
+    /// A key is unknown, or a value is invalid.
     #[error("{}: {reason}", path.display())]
     Invalid {
-        /// The file.
         path: PathBuf,
         /// What, and where.
         reason: String,
     },
 }
 
-/// Reads a file, of which `parse` makes a configuration or says in one line what is wrong.
+/// Reads a file. `parse` makes a configuration of it, or returns one line that says what is wrong.
 ///
 /// # Errors
 /// When it can't be read, or what `parse` says.

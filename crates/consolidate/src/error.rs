@@ -11,46 +11,34 @@ pub enum Error {
     Io {
         /// Verb.
         action: &'static str,
-        /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
         source: io::Error,
     },
     /// A VM, its image or its network.
     #[error(transparent)]
     Vm(#[from] testbed::Error),
-    /// Recording.
     #[error("recording failed")]
     Record(#[from] collector::CollectError),
-    /// A recording.
     #[error("reading a recording failed")]
     Recording(#[from] recording::Error),
     /// A setting of a plan that this host can't have.
     #[error("{0}")]
     Setup(&'static str),
-    /// Capturing packets.
     #[error(transparent)]
     Capture(#[from] capture::CaptureError),
     /// A network interface whose packets were to be captured.
     #[error(transparent)]
     Interface(#[from] capture::InterfaceError),
-    /// The load generator.
     #[error("the load generator {0}")]
     Generator(String),
     /// A file that is not what it should be.
     #[error("{}: {problem}", path.display())]
-    Form {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
+    Form { path: PathBuf, problem: String },
     /// VMs that end again and again.
     #[error("VM {name} ended {times} times by itself")]
     Unstable {
         /// The last one.
         name: String,
-        /// How often.
         times: u32,
     },
     /// A VM that was to be measured is not found.
@@ -58,7 +46,6 @@ pub enum Error {
     Attach {
         /// As the plan has it.
         name: String,
-        /// Why.
         source: Box<collector::trace::VmError>,
     },
     /// A VM whose packets were to be captured.
@@ -73,7 +60,6 @@ pub enum Error {
         /// As the plan has it.
         name: String,
     },
-    /// The user ended it.
     #[error("interrupted")]
     Interrupted,
 }

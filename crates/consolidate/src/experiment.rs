@@ -45,23 +45,20 @@ const BOOT_LIMIT: Duration = Duration::from_secs(600);
 /// How long answers and a finished generator may take beyond their time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is to be carried out.
+/// The experiment to run.
 pub struct Experiment<'a> {
-    /// The plan.
     pub plan: &'a Plan,
     /// What guests of each of the plan's ladders boot, in their order.
     pub boots: Vec<Boot>,
     /// Where measurements go.
     pub out: PathBuf,
-    /// What was measured before.
+    /// Earlier measurements.
     pub done: Vec<Run>,
-    /// The `vmscope` program.
     pub vmscope: PathBuf,
-    /// Where symbols are kept.
     pub symbols: PathBuf,
     /// Whether it is to end.
     pub interrupted: &'a dyn Fn() -> bool,
-    /// Hears how it goes on.
+    /// Gets progress messages.
     pub say: &'a dyn Fn(&str),
 }
 
@@ -81,7 +78,7 @@ struct Window {
     since: Instant,
 }
 
-/// What was counted and captured in a measurement.
+/// Counters and captures of a measurement.
 struct Measured {
     before: Counters,
     now: Counters,
@@ -90,7 +87,7 @@ struct Measured {
     requests: Option<Split>,
 }
 
-/// VMs under way.
+/// The VMs that an experiment runs.
 struct Vms<'a> {
     template: &'a Template,
     bridge: &'a Bridge,
@@ -99,7 +96,7 @@ struct Vms<'a> {
     n_deaths: u32,
 }
 
-/// What measures.
+/// The recorder and the tools of an experiment.
 struct Lab<'a> {
     experiment: &'a Experiment<'a>,
     roots: &'a Roots,
@@ -109,10 +106,10 @@ struct Lab<'a> {
     scratch: &'a Path,
 }
 
-/// Carries out what is left of a plan. The processes that it starts end with the calling thread.
+/// Runs the rest of a plan. The processes that it starts end with the calling thread.
 ///
 /// # Errors
-/// When something fails, or it was interrupted. What was measured by then is in its folders.
+/// When something fails, or it was interrupted. Finished measurements stay in their folders.
 pub fn run(experiment: &Experiment<'_>) -> Result<Vec<Run>, Error> {
     let roots = Roots::of_this_machine();
     let (plan, mut runs) = (experiment.plan, experiment.done.clone());
@@ -233,7 +230,7 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// Starts clones until there are so many.
+    /// Starts clones until this many run.
     fn grow(&self, vms: &mut Vms<'_>, n: u32) -> Result<(), Error> {
         let since = Instant::now();
         let first = vms.running.len();
@@ -382,7 +379,7 @@ impl<'a> Lab<'a> {
         packets::split(&from)
     }
 
-    /// Waits until the generator is so far, and takes in samples meanwhile.
+    /// Drains samples until the generator has reached this point.
     fn wait_for(&mut self, generator: &mut Generator, phase: Phase) -> Result<(), Error> {
         loop {
             self.check_interrupted()?;

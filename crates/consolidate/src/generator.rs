@@ -27,7 +27,7 @@ pub(crate) struct Generator {
 pub(crate) enum Said {
     Phase(Phase),
     Result(Box<Load>),
-    /// Nothing for so long.
+    /// No message for this long.
     Nothing,
 }
 
@@ -76,7 +76,7 @@ impl Generator {
         self.child.id()
     }
 
-    /// Waits for what it says next.
+    /// Waits for the next message.
     pub(crate) fn wait(&mut self, at_most: Duration) -> Result<Said, Error> {
         match self.lines.recv_timeout(at_most) {
             Ok(line) => match line.as_str() {

@@ -11,7 +11,7 @@ pub(crate) struct Roots {
     pub(crate) sys: PathBuf,
 }
 
-/// What was counted up to an instant.
+/// Counters at an instant.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Counters {
     context_switches: u64,

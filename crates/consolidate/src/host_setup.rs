@@ -85,7 +85,7 @@ impl Drop for HostSetup {
             let _ = unmount(folder, UnmountFlags::DETACH);
         }
         if let Some((pause_loop, before)) = &self.pause_loop {
-            // Without it, VMs run all the same: nothing more can be done here.
+            // VMs also run without it: nothing more can be done here.
             let _ = pause_loop.load(before);
         }
     }

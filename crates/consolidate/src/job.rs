@@ -8,15 +8,14 @@ use testbed::Boot;
 
 use crate::error::Error;
 
-/// What is to be carried out, and where everything is.
+/// The job to run, and the paths of its files.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// The plan.
     pub plan: PathBuf,
     /// What guests of each of the plan's ladders boot.
     pub boots: Vec<Boot>,
-    /// The folder of what was measured before.
+    /// The folder of earlier measurements.
     pub done: Option<PathBuf>,
     /// Where measurements go.
     pub out: PathBuf,

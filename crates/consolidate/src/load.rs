@@ -43,13 +43,10 @@ const MAX_ANSWER_BYTES: usize = 64 << 20;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadJob {
-    /// Targets.
     pub targets: Vec<SocketAddr>,
     /// The path of each request.
     pub path: String,
-    /// Who asks.
     pub pace: Pace,
-    /// In which order.
     pub choose: Choose,
     /// Time before requests count, ns.
     pub warm_up_ns: u64,
@@ -76,7 +73,6 @@ pub enum Pace {
     },
     /// By clients that wait for the answer, and then think.
     Closed {
-        /// How many.
         clients: u32,
         /// How long they think on average, ns; the times are random.
         think_ns: u64,
@@ -216,7 +212,6 @@ struct Generator {
     outstanding: Cell<usize>,
     /// Of them, those that count.
     unanswered: Cell<usize>,
-    /// When it began.
     start_ns: u64,
     is_over: watch::Sender<bool>,
 }
@@ -381,8 +376,8 @@ impl Generator {
 }
 
 impl Target {
-    /// Sends a request and reads the whole answer. A connection that was idle may have been closed by the server meanwhile:
-    /// then another one is made, as browsers do.
+    /// Sends a request and reads the whole answer. The server may have closed an idle connection: then another one is
+    /// made, as browsers do.
     async fn ask(&self) -> Result<(), String> {
         let _place = self.places.acquire().await.map_err(|_| "no connection".to_owned())?;
         let idle = self.idle.borrow_mut().pop();

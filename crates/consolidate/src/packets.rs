@@ -15,7 +15,7 @@ use crate::error::Error;
 /// Memory for packets on their way, of each interface.
 const RING: usize = 8 << 20;
 /// A capture is no longer: what comes later is not split.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 /// A capture under way. It ends when this is dropped.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl PacketCapture {
     /// Begins to capture into `file`.
     pub(crate) fn start(interfaces: &[Interface], file: &Path) -> Result<Self, Error> {
         let options =
-            Options { snapshot_length: Options::WHOLE, ring_bytes: RING, most_bytes: MOST_BYTES };
+            Options { snapshot_length: Options::WHOLE, ring_bytes: RING, most_bytes: MAX_BYTES };
         let capture = Capture::open(interfaces, options)?;
         let out = BufWriter::new(File::create(file).map_err(Error::io("create", file))?);
         let is_over = Arc::new(AtomicBool::new(false));
@@ -37,7 +37,7 @@ impl PacketCapture {
         Ok(Self { is_over, thread: Some(thread) })
     }
 
-    /// Ends it, with notes of what is missing.
+    /// Ends the capture. Notes say what is missing.
     pub(crate) fn finish(mut self) -> Result<Vec<String>, Error> {
         let captured = self.join().unwrap_or(Ok(Captured::default()))?;
         let mut notes = Vec::new();
@@ -45,7 +45,7 @@ impl PacketCapture {
             notes.push(format!("packets dropped by the capture: {}", captured.dropped));
         }
         if captured.is_full {
-            notes.push(format!("the capture ended early, at {} MiB", MOST_BYTES >> 20));
+            notes.push(format!("the capture ended early, at {} MiB", MAX_BYTES >> 20));
         }
         Ok(notes)
     }

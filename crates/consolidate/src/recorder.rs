@@ -75,7 +75,6 @@ impl WindowRecorder {
         Ok(())
     }
 
-    /// Ends the window.
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
         self.n_windows += 1;
         let between = self.scratch.join(format!("between-{}", self.n_windows));

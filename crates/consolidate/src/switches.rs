@@ -1,7 +1,7 @@
 //! Remedies on the host: nice values, control groups, scheduling policy, KVM's and memory management's parameters.
 //!
-//! `set` puts every switch where a treatment wants it, those that it does not name back to what they were: what was set
-//! before does not matter. `Switches` puts everything back when dropped.
+//! `set` applies a treatment to every switch, and restores those that it does not name: what was set before does not
+//! matter. `Switches` puts everything back when dropped.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ pub(crate) struct VmProcess {
     pub(crate) is_loaded: bool,
 }
 
-/// The host's switches.
+/// Sets a remedy's switches on the host.
 #[derive(Debug)]
 pub(crate) struct Switches {
     proc: PathBuf,
@@ -119,7 +119,7 @@ impl Switches {
                 }
                 _ => &self.cpus[..],
             };
-            // A thread may have ended meanwhile.
+            // The thread may have ended.
             schedule_thread(id, own, cpus)
                 .or_else(|error| if thread.path().exists() { Err(error) } else { Ok(()) })
                 .map_err(Error::io("schedule the threads of", &tasks))?;

@@ -44,7 +44,7 @@ pub(crate) struct Contention {
     pub(crate) waiting: f64,
     /// VMs that waited.
     pub(crate) n_waiting: usize,
-    /// The part of who took most in what is known of that; 1: too little is known.
+    /// The share of the thief that took most; 1: too little is known.
     pub(crate) blame: f64,
 }
 

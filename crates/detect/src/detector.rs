@@ -21,13 +21,13 @@ use crate::{Cause, Change, Finding, FindingId, Measure, SeriesName, Summary, Sym
 
 /// Windows of a host that wait for one that is late.
 const HELD: usize = 1;
-/// A host without windows for so many of their lengths is silent, but not before `SILENT_S`.
+/// A host is silent after this many missing windows, but not before `SILENT_S`.
 const SILENT_WINDOWS: u64 = 3;
 const SILENT_S: u64 = 180;
 /// A level has changed if it did by this part of the effect.
 const NEWS: f64 = 0.5;
 
-/// Finds what is not as it was. The same windows in the same order give the same changes.
+/// Finds changes. The same windows in the same order give the same changes.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Detector {
     hosts: BTreeMap<String, Feed>,
@@ -60,7 +60,7 @@ struct Feed {
 }
 
 impl Detector {
-    /// Knows nothing yet.
+    /// A detector without history.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -8,7 +8,7 @@ use model::VcpuTimeState;
 use crate::{Cause, Finding, FindingId, FunctionTime, Measure, SeriesName, Summary, Symptom};
 
 /// Less than this part of a VM's time is not worth a word.
-const LEAST: f64 = 0.01;
+const MIN_SHARE: f64 = 0.01;
 
 /// What a VM loses, the most first. Empty: nothing to speak of, or there is no such VM.
 #[must_use]
@@ -28,7 +28,7 @@ pub fn explain(window: &Summary, vm: &str) -> Vec<Finding> {
     // A host of which nothing is known: all of it is new.
     let mut host = Host::default();
     host.vms.insert(vm.to_owned(), Vm::default());
-    let found = losses.chain(waits).filter(|(_, ns)| LEAST <= *ns as f64 / total);
+    let found = losses.chain(waits).filter(|(_, ns)| MIN_SHARE <= *ns as f64 / total);
     let finding = |(measure, ns): (Measure, u64)| {
         let symptom = Symptom {
             series: SeriesName {

@@ -40,7 +40,7 @@ impl std::str::FromStr for FindingId {
     }
 }
 
-/// What is measured in every window.
+/// A measure of every window.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Measure {
     /// Share of the samples that a host should have had and did not.
@@ -63,7 +63,7 @@ pub enum Measure {
     Function(Code),
     /// The same of a process.
     Process(String),
-    /// Time in which the guest ran, as a share of the time in which it wanted to.
+    /// Time that the guest ran, as a share of its demand.
     Useful,
 }
 
@@ -82,18 +82,14 @@ impl Measure {
 /// A series of a fleet. Without a VM: of the host; without a host: of all VMs in which a function runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SeriesName {
-    /// Which host.
     pub host: Option<String>,
-    /// Which of its VMs.
     pub vm: Option<String>,
-    /// What of it.
     pub measure: Measure,
 }
 
 /// A series that changed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Symptom {
-    /// Which.
     pub series: SeriesName,
     /// Begin of the first window after the change, s since 1970.
     pub began_s: u32,
@@ -101,22 +97,19 @@ pub struct Symptom {
     pub interval_s: (u32, u32),
     /// What is normal for it.
     pub before: f64,
-    /// What it is now.
     pub after: f64,
     /// How sure it is: the change in standard errors, or in scales of what is normal.
     pub score: f64,
     /// What it costs in CPUs, on average.
     pub cpus: f64,
-    /// It is over.
     pub is_over: bool,
 }
 
-/// Why.
+/// What caused a symptom.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Cause {
     /// A party takes the CPU from others.
     Thief {
-        /// Who.
         owner: Owner,
         /// Its part of the additional steal type 1, 0 to 1.
         part: f64,
@@ -129,7 +122,6 @@ pub enum Cause {
     Overcommitted {
         /// CPUs wanted on average.
         wanted: f64,
-        /// CPUs that there are.
         cpus: u32,
         /// Who wants most, with CPUs.
         owners: Vec<(Owner, f64)>,
@@ -148,7 +140,6 @@ pub enum Cause {
     },
     /// The guest makes the VMM work.
     Exits {
-        /// The VM exit's reason.
         reason: String,
         /// How many more each second, where they are counted.
         per_s: f64,
@@ -159,7 +150,6 @@ pub enum Cause {
     HaltPolling,
     /// Guest code became more expensive.
     Function {
-        /// Which.
         code: Code,
         /// It is in the guest's lock code: threads wait for one another.
         is_lock: bool,
@@ -170,18 +160,12 @@ pub enum Cause {
     },
     /// A process of the guest became more expensive, in no single function.
     Process {
-        /// Its name.
         process: String,
         /// It did not run before.
         is_new: bool,
     },
     /// The host has another kernel.
-    Kernel {
-        /// The release before.
-        before: String,
-        /// And now.
-        after: String,
-    },
+    Kernel { before: String, after: String },
     /// Collection loses data: the counters that rose.
     Collection(Vec<(String, u64)>),
     /// Nothing comes from the host any more.
@@ -190,7 +174,7 @@ pub enum Cause {
     Unknown,
 }
 
-/// What can be done.
+/// Advice.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Action {
     /// Give a VM CPUs of its own: pin it and keep others off.
@@ -213,10 +197,9 @@ pub enum Action {
     CheckAgent(String),
 }
 
-/// What can be done, with the figure behind it.
+/// Advice with the figure behind it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
-    /// What.
     pub action: Action,
     /// CPUs that it would give back, on average.
     pub cpus: f64,
@@ -225,13 +208,11 @@ pub struct Advice {
 /// Something is not as it was.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// Its name.
     pub id: FindingId,
     /// The windows until this one were seen when it was found, s since 1970.
     pub found_s: u32,
-    /// Why.
     pub cause: Cause,
-    /// What changed, what says most first. At most [`MOST_SYMPTOMS`].
+    /// What changed, what says most first. At most [`MAX_SYMPTOMS`].
     pub symptoms: Vec<Symptom>,
     /// How many more changed.
     pub n_more: usize,
@@ -240,7 +221,7 @@ pub struct Finding {
 }
 
 /// Symptoms of a finding at most.
-pub const MOST_SYMPTOMS: usize = 64;
+pub const MAX_SYMPTOMS: usize = 64;
 
 /// What happened to findings.
 #[derive(Debug, Clone, PartialEq)]

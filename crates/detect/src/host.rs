@@ -10,14 +10,14 @@ use crate::series::{Event, Series, Shift};
 use crate::vm::{Usual, Vm};
 use model::VcpuTimeState;
 
-use crate::{Code, MOST_VMS, Measure, Owner, SeriesName, Summary};
+use crate::{Code, MAX_VMS, Measure, Owner, SeriesName, Summary};
 
-/// A VM that is not seen for so long is forgotten.
+/// A VM that is not seen for this long is forgotten.
 const FORGET_S: u32 = 86_400;
 /// Windows that it takes to be overcommitted, and not to be any more.
 const WINDOWS: u8 = 3;
 
-/// The memory of a host: that of its VMs, of [`MOST_VMS`] at most, and 64 KiB.
+/// The memory of a host: that of its VMs, of [`MAX_VMS`] at most, and 64 KiB.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Host {
     pub(crate) vms: BTreeMap<String, Vm>,
@@ -61,7 +61,7 @@ impl Host {
         let mut taken = Taken::default();
         self.take_host(window, &mut taken);
         for (name, summary) in &window.vms {
-            if !self.vms.contains_key(name) && MOST_VMS <= self.vms.len() {
+            if !self.vms.contains_key(name) && MAX_VMS <= self.vms.len() {
                 continue;
             }
             let vm = self.vms.entry(name.clone()).or_default();

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A day, and an hour on both sides.
 const HOURS: usize = 26;
 
-/// Remembers them.
+/// The highest level of each of the last hours.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Hours {
     /// The hour, and the highest level in it.

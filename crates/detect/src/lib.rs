@@ -29,10 +29,10 @@ mod vm;
 pub use detector::{Detector, LeftOut};
 pub use explain::explain;
 pub use finding::{
-    Action, Advice, BadFindingId, Cause, Change, Finding, FindingId, MOST_SYMPTOMS, Measure,
+    Action, Advice, BadFindingId, Cause, Change, Finding, FindingId, MAX_SYMPTOMS, Measure,
     SeriesName, Symptom,
 };
 pub use summary::{
-    Code, ExitUse, FunctionTime, MOST_FUNCTIONS, MOST_OTHERS, MOST_VMS, NAME_BYTES, Owner,
-    OwnerUse, Summary, VmSummary,
+    Code, ExitUse, FunctionTime, MAX_FUNCTIONS, MAX_OTHERS, MAX_VMS, NAME_BYTES, Owner, OwnerUse,
+    Summary, VmSummary,
 };

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::cause::advice;
-use crate::{Cause, Code, Finding, FindingId, MOST_SYMPTOMS, Measure, Owner, SeriesName, Symptom};
+use crate::{Cause, Code, Finding, FindingId, MAX_SYMPTOMS, Measure, Owner, SeriesName, Symptom};
 
 /// Series of a finding that are watched for its end.
-const MOST_WATCHED: usize = 4096;
+const MAX_WATCHED: usize = 4096;
 /// Time of a VM that is so many times as much as what it lost by something else.
 const OUTWEIGHS: f64 = 3.0;
 
@@ -17,7 +17,7 @@ const OUTWEIGHS: f64 = 3.0;
 pub(crate) struct Open {
     pub(crate) finding: Finding,
     pub(crate) root: Root,
-    /// Series whose change is not over.
+    /// Series with a change that is not over.
     pub(crate) lasting: BTreeSet<SeriesName>,
     /// There is something to tell.
     pub(crate) is_changed: bool,
@@ -93,7 +93,7 @@ impl Open {
     pub(crate) fn join(&mut self, symptom: Symptom, cause: Cause, root: Root) {
         let said = (&self.finding.symptoms[0], &self.finding.cause);
         let says_more = says_more((&symptom, &cause), said);
-        if self.lasting.len() < MOST_WATCHED {
+        if self.lasting.len() < MAX_WATCHED {
             self.lasting.insert(symptom.series.clone());
         }
         let symptoms = &mut self.finding.symptoms;
@@ -105,7 +105,7 @@ impl Open {
             let at = symptoms[1..].partition_point(|s| s.series.measure <= symptom.series.measure);
             symptoms.insert(symptoms.len().min(1 + at), symptom);
         }
-        if MOST_SYMPTOMS < symptoms.len() {
+        if MAX_SYMPTOMS < symptoms.len() {
             symptoms.pop();
             self.finding.n_more += 1;
         }

@@ -12,13 +12,13 @@ use crate::series::{Event, Series};
 use crate::{Code, Measure, SeriesName};
 
 /// Functions at most, with 3.5 KiB for each.
-const MOST: usize = 4096;
+const MAX_POOLS: usize = 4096;
 /// VMs that make a pool.
-const LEAST_VMS: u32 = 3;
+const MIN_VMS: u32 = 3;
 /// Windows that a late host has time.
 const WAIT: u32 = 2;
 
-/// All of them.
+/// Pools of all functions.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pools {
     pools: BTreeMap<Code, Pool>,
@@ -74,7 +74,7 @@ impl Pools {
         }
         let sum = pool.open.remove(&first)?;
         pool.next = first + 1;
-        if sum.n < LEAST_VMS {
+        if sum.n < MIN_VMS {
             return None;
         }
         let mean = sum.deviation / sum.n as f32;
@@ -85,9 +85,9 @@ impl Pools {
 
     /// Forgets pools without a report for 1,440 windows if there are too many.
     fn make_room(&mut self, number: u32) -> bool {
-        if MOST <= self.pools.len() {
+        if MAX_POOLS <= self.pools.len() {
             self.pools.retain(|_, pool| number.saturating_sub(pool.next) < 1440);
         }
-        self.pools.len() < MOST
+        self.pools.len() < MAX_POOLS
     }
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use model::{CpuTimeRow, ResultCode, Results, VcpuTimeRow, VcpuTimeState};
 
 use crate::summary::{bounded, without_cpu};
-use crate::{Code, FunctionTime, MOST_FUNCTIONS, MOST_OTHERS, MOST_VMS, Owner, Summary, VmSummary};
+use crate::{Code, FunctionTime, MAX_FUNCTIONS, MAX_OTHERS, MAX_VMS, Owner, Summary, VmSummary};
 
 /// Guest functions of an exit reason at most.
-const MOST_EXITING: usize = 3;
+const MAX_EXITING: usize = 3;
 
 impl Summary {
     /// From a window's rows. Empty `hosts` give `None`: the rows are no window's.
@@ -33,7 +33,7 @@ impl Summary {
             let kept = VmSummary { vcpus: vm.vcpus, ..VmSummary::default() };
             summary.vms.insert(bounded(&vm.vm), kept);
         }
-        while MOST_VMS < summary.vms.len() {
+        while MAX_VMS < summary.vms.len() {
             summary.vms.pop_last();
         }
         summary.take_vcpu_time(results.vcpu_time.iter().map(|row| &row.row));
@@ -49,7 +49,7 @@ impl Summary {
             let what = summary.health.entry(bounded(&health.what)).or_default();
             *what = what.saturating_add(count);
         }
-        keep_most(&mut summary.health, MOST_OTHERS, |count| *count);
+        keep_most(&mut summary.health, MAX_OTHERS, |count| *count);
         Some(summary)
     }
 
@@ -91,11 +91,11 @@ impl Summary {
             }
         }
         for vm in self.vms.values_mut() {
-            keep_longest(&mut vm.functions, MOST_FUNCTIONS);
-            keep_most(&mut vm.processes, MOST_OTHERS, |ns| *ns);
-            keep_most(&mut vm.thieves, MOST_OTHERS, |ns| *ns);
-            keep_most(&mut vm.exits, MOST_OTHERS, |exits| exits.ns.max(exits.count));
-            vm.exits.values_mut().for_each(|e| keep_longest(&mut e.functions, MOST_EXITING));
+            keep_longest(&mut vm.functions, MAX_FUNCTIONS);
+            keep_most(&mut vm.processes, MAX_OTHERS, |ns| *ns);
+            keep_most(&mut vm.thieves, MAX_OTHERS, |ns| *ns);
+            keep_most(&mut vm.exits, MAX_OTHERS, |exits| exits.ns.max(exits.count));
+            vm.exits.values_mut().for_each(|e| keep_longest(&mut e.functions, MAX_EXITING));
         }
         for ((vm, module), times) in builds {
             let runs = |vm: &&mut VmSummary| vm.functions.iter().any(|f| f.code.module == module);
@@ -121,8 +121,8 @@ impl Summary {
                 owner.functions.push(FunctionTime { code, ns });
             }
         }
-        keep_most(&mut self.owners, MOST_VMS + MOST_OTHERS, |owner| owner.ns);
-        self.owners.values_mut().for_each(|o| keep_longest(&mut o.functions, MOST_FUNCTIONS));
+        keep_most(&mut self.owners, MAX_VMS + MAX_OTHERS, |owner| owner.ns);
+        self.owners.values_mut().for_each(|o| keep_longest(&mut o.functions, MAX_FUNCTIONS));
     }
 }
 
@@ -326,9 +326,9 @@ mod test {
             ..Results::default()
         };
         let summary = Summary::from_results(&results).unwrap();
-        assert_eq!(summary.vms.len(), MOST_VMS);
+        assert_eq!(summary.vms.len(), MAX_VMS);
         let vm = &summary.vms["a"];
-        assert_eq!((vm.functions.len(), vm.processes.len()), (MOST_FUNCTIONS, MOST_OTHERS));
+        assert_eq!((vm.functions.len(), vm.processes.len()), (MAX_FUNCTIONS, MAX_OTHERS));
         assert_eq!(vm.functions[0].ns, 4999);
         assert!(vm.functions.iter().all(|f| f.code.function.len() <= NAME_BYTES));
         assert_eq!(vm.guest_ns(), (1..5000).sum::<u64>());

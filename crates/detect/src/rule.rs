@@ -17,7 +17,7 @@ pub(crate) struct Rule {
     pub(crate) floor: f32,
     /// Beyond this, three values are a change before anything was learned: normal is 0.
     pub(crate) at_first: Option<f32>,
-    /// The owner's own business: what was so yesterday is normal, and what has lasted a day is.
+    /// The owner's own business: a level is normal if it was there yesterday at this time, or has lasted a day.
     pub(crate) is_own: bool,
 }
 

@@ -37,7 +37,6 @@ impl Season {
         if low <= high { value.clamp(low, high) } else { value }
     }
 
-    /// Takes a value.
     pub(crate) fn learn(&mut self, at_s: u32, value: f32) {
         let hour = at_s / HOUR_S;
         if self.levels.is_empty() {

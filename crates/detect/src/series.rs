@@ -31,7 +31,7 @@ pub(crate) const LEARNING: usize = 20;
 const LEARNING_OWN: usize = 64;
 /// Values after which median and scale are taken anew.
 const REFRESH: u8 = 8;
-/// Off by so many scales, three values are a change.
+/// Three values that are off by this many scales are a change.
 const OFF: f32 = 6.0;
 /// The percentage of values whose distance the scale must explain, and that distance in normal noise.
 const TAIL: (usize, f32) = (90, 1.2816);
@@ -63,15 +63,12 @@ pub(crate) struct Shift {
 /// What a value did.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Event {
-    /// Nothing.
     None,
-    /// A change began.
     Began(Shift),
-    /// The change goes on; the level now.
+    /// The change lasts; the level now.
     Lasts(f32),
-    /// The change is over.
     Over,
-    /// It has lasted so long that it is normal now.
+    /// It has lasted until it became normal.
     Normal,
 }
 

@@ -11,14 +11,12 @@
 //! 2 sigma^2)` is the likelihood of each `at`: the interval holds 95 % of it. The noise may be correlated in time: the
 //! residuals' correlation tells how many independent values the row stands for.
 
-/// A step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Step {
     /// The first value after it.
     pub(crate) at: usize,
     /// It lies here with a probability of 95 %: first and last possible `at`.
     pub(crate) interval: (usize, usize),
-    /// By how much.
     pub(crate) size: f64,
     /// Its size in standard errors: 0 if nothing is there.
     pub(crate) score: f64,
@@ -27,7 +25,6 @@ pub(crate) struct Step {
 /// What the values do beside the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trend {
-    /// Nothing.
     Constant,
     /// They follow a parabola.
     Quadratic,

@@ -2,7 +2,7 @@
 //!
 //! Names come from guests and host processes. They are cut to [`NAME_BYTES`], and of everything that they can multiply
 //! (functions, thieves, processes) the most expensive are kept and the rest is added up. A summary of a host with
-//! [`MOST_VMS`] VMs takes at most 64 KiB per VM.
+//! [`MAX_VMS`] VMs takes at most 64 KiB per VM.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,23 +12,21 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a name at most.
 pub const NAME_BYTES: usize = 160;
 /// VMs of a host at most; those with the first names are kept.
-pub const MOST_VMS: usize = 512;
+pub const MAX_VMS: usize = 512;
 /// Functions of a VM, or of an owner of host CPU time, at most.
-pub const MOST_FUNCTIONS: usize = 48;
+pub const MAX_FUNCTIONS: usize = 48;
 /// Thieves of a VM, exit reasons of a VM, owners of host CPU time, at most.
-pub const MOST_OTHERS: usize = 24;
-/// A function of a program. What is not known is empty.
+pub const MAX_OTHERS: usize = 24;
+/// A function of a program. Unknown texts are empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Code {
-    /// Process name.
     pub process: String,
     /// Path of its module, or a name in brackets.
     pub module: String,
-    /// Function.
     pub function: String,
 }
 
-/// Who had CPU time of the host. Process ids are left out: a process that starts again is the same owner.
+/// An owner of the host's CPU time. Process ids are left out: a process that starts again is the same owner.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Owner {
     /// A VM: its guest, its VMM, its vhost threads.
@@ -90,7 +88,6 @@ impl Owner {
 /// Time of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionTime {
-    /// Which.
     pub code: Code,
     /// In the guest's states: its time without stolen time.
     pub ns: u64,
@@ -110,7 +107,6 @@ pub struct ExitUse {
 /// What an owner did with the host's CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct OwnerUse {
-    /// How long.
     pub ns: u64,
     /// Its functions, the most expensive first.
     pub functions: Vec<FunctionTime>,
@@ -119,7 +115,6 @@ pub struct OwnerUse {
 /// A VM in a window.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct VmSummary {
-    /// Its vCPUs.
     pub vcpus: u32,
     /// Time of all its vCPUs by state.
     pub states: BTreeMap<VcpuTimeState, u64>,
@@ -129,7 +124,6 @@ pub struct VmSummary {
     pub processes: BTreeMap<String, u64>,
     /// Who had the CPU while it waited for one.
     pub thieves: BTreeMap<Owner, u64>,
-    /// VM exits by reason.
     pub exits: BTreeMap<String, ExitUse>,
     /// Build ids of modules whose code ran, where they are known.
     pub builds: BTreeMap<String, String>,
@@ -164,19 +158,19 @@ impl VmSummary {
         self.states.values().sum()
     }
 
-    /// Time in which the guest ran.
+    /// Time that the guest ran.
     #[must_use]
     pub fn guest_ns(&self) -> u64 {
         self.ns_of(TimeClass::Running)
     }
 
-    /// Time in which it had a CPU or waited for its VMM.
+    /// Time that it had a CPU or waited for its VMM.
     #[must_use]
     pub fn used_ns(&self) -> u64 {
         self.guest_ns() + self.ns_in(&[VcpuTimeState::StealVmm, VcpuTimeState::StealVmmWaiting])
     }
 
-    /// Time in which it had, or wanted, a CPU.
+    /// Time that it had or wanted a CPU.
     #[must_use]
     pub fn demand_ns(&self) -> u64 {
         let states = self.states.iter().filter(|(state, _)| state.is_apparent());
@@ -195,7 +189,6 @@ pub struct Summary {
     pub window_ns: u64,
     /// First instant, s since 1970.
     pub start_s: u32,
-    /// Length.
     pub length_ns: u64,
     /// CPUs that were sampled.
     pub cpus: u32,
@@ -203,11 +196,9 @@ pub struct Summary {
     pub kernel: String,
     /// Time between two samples of a CPU.
     pub period_ns: u64,
-    /// Samples taken.
     pub samples: u64,
     /// Samples taken and lost, and interrupts that never came.
     pub samples_missing: u64,
-    /// Its VMs by name.
     pub vms: BTreeMap<String, VmSummary>,
     /// Who had the host's CPUs: VMs, and by name processes and kernel threads, which are not distinguished here.
     pub owners: BTreeMap<Owner, OwnerUse>,
@@ -228,7 +219,7 @@ impl Summary {
         for vms in by_quota.values() {
             let mut most: Vec<&String> = vms.iter().collect();
             most.sort_by_key(|vm| std::cmp::Reverse(self.vms[*vm].used_ns()));
-            most.truncate(MOST_OTHERS);
+            most.truncate(MAX_OTHERS);
             for vm in vms {
                 let Some(summary) = self.vms.get_mut(vm) else { continue };
                 let others = most.iter().filter(|other| **other != vm);

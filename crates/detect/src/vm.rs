@@ -12,17 +12,17 @@ use model::VcpuTimeState;
 use crate::{Code, Measure, Owner, VmSummary};
 
 /// Series of functions, of processes, of exit reasons at most.
-const MOST_SERIES: usize = 48;
+const MAX_SERIES: usize = 48;
 /// Windows that are remembered.
 const WINDOWS: usize = 120;
 /// A function or process with a lower share has no series.
-const LEAST_SHARE: f32 = 0.005;
+const MIN_SHARE: f32 = 0.005;
 /// A guest's functions have shares of the time in which it runs, or of this part of its vCPUs' time if it hardly runs.
-const LEAST_BUSY: f32 = 0.1;
+const MIN_BUSY: f32 = 0.1;
 /// Windows over which thieves and exits are averaged.
 const USUAL_WINDOWS: f64 = 30.0;
 /// Of this many changed modules the build ids are remembered.
-const MOST_BUILDS: usize = 16;
+const MAX_BUILDS: usize = 16;
 
 /// The memory of a VM: at most 3 * 48 + 5 series of 3.5 KiB, and tables of 16 KiB.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ impl<K: Ord> Usual<K> {
 /// What a window's values did.
 pub(crate) type Events = Vec<(Measure, Event)>;
 
-/// Series of one kind, of which a VM has many.
+/// Series of a kind that a VM has many of.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound(deserialize = "K: Ord + Deserialize<'de>"))]
 struct Group<K> {
@@ -95,7 +95,7 @@ impl<K> Default for Group<K> {
 }
 
 impl<K: Ord + Clone> Group<K> {
-    /// Takes the values of a window. What has none is 0, what is new was 0 in the windows before.
+    /// Takes the values of a window. A missing value is 0, and a new series was 0 in earlier windows.
     fn take(
         &mut self,
         window: &Window<'_>,
@@ -121,8 +121,8 @@ impl<K: Ord + Clone> Group<K> {
 
     /// Whether there is room for a series that has this value; a much smaller one may have to go.
     fn make_room(&mut self, value: f32) -> bool {
-        if value < LEAST_SHARE || self.series.len() < MOST_SERIES {
-            return LEAST_SHARE <= value;
+        if value < MIN_SHARE || self.series.len() < MAX_SERIES {
+            return MIN_SHARE <= value;
         }
         let closed = self.series.iter().filter(|(_, series)| !series.is_open());
         let least = closed.min_by(|a, b| a.1.normal().total_cmp(&b.1.normal()));
@@ -131,7 +131,7 @@ impl<K: Ord + Clone> Group<K> {
         self.series.remove(&least).is_some()
     }
 
-    /// Ends what is open.
+    /// Ends open changes.
     fn leave(&mut self, measure: impl Fn(K) -> Measure, events: &mut Events) {
         for (key, series) in &mut self.series {
             if series.forget_change() {
@@ -144,7 +144,6 @@ impl<K: Ord + Clone> Group<K> {
 /// What the series of a group have in common in a window.
 struct Window<'w> {
     at_s: u32,
-    /// The windows before.
     before: &'w VecDeque<(u32, f32)>,
     /// Samples that shares are of; 0: they are none.
     samples: f32,
@@ -206,7 +205,7 @@ impl Vm {
     }
 
     fn take_code(&mut self, at_s: u32, vm: &VmSummary, samples: f32, events: &mut Events) {
-        let busy = (vm.guest_ns() as f32 / vm.total_ns() as f32).max(LEAST_BUSY);
+        let busy = (vm.guest_ns() as f32 / vm.total_ns() as f32).max(MIN_BUSY);
         let share = |ns: u64| ns as f32 / (vm.total_ns() as f32 * busy);
         let functions = vm.functions.iter().map(|f| (&f.code, share(f.ns))).collect();
         let processes = vm.processes.iter().map(|(name, ns)| (name, share(*ns))).collect();
@@ -245,10 +244,10 @@ impl Vm {
             }
         }
         // A module that is not seen for a while keeps its build id; their number is bounded.
-        while 4 * MOST_SERIES < self.builds.len() {
+        while 4 * MAX_SERIES < self.builds.len() {
             self.builds.pop_first();
         }
-        while MOST_BUILDS < self.rebuilt.len() {
+        while MAX_BUILDS < self.rebuilt.len() {
             self.rebuilt.pop_front();
         }
     }

@@ -6,7 +6,7 @@ mod fleet;
 
 use std::collections::BTreeMap;
 
-use detect::{Cause, Change, Code, Detector, FunctionTime, MOST_SYMPTOMS, Measure, Owner, Summary};
+use detect::{Cause, Change, Code, Detector, FunctionTime, MAX_SYMPTOMS, Measure, Owner, Summary};
 use fleet::{Fault, FaultKind, Fleet, Random, START_S, WINDOW_S};
 
 /// Windows of three hosts, in one of which a quota comes in window 60.
@@ -135,7 +135,7 @@ fn what_a_guest_invents_is_bounded() {
         Change::Opened(finding) | Change::Updated(finding) => finding.symptoms.len(),
         Change::Resolved(_) => 0,
     };
-    assert!(changes.iter().map(size).all(|n| n <= MOST_SYMPTOMS));
+    assert!(changes.iter().map(size).all(|n| n <= MAX_SYMPTOMS));
     let steady = |m: &Measure| matches!(m, Measure::Function(_) | Measure::Process(_));
     assert!(detector.open().all(|f| !f.symptoms.iter().all(|s| steady(&s.series.measure))));
 }

@@ -5,18 +5,16 @@ use std::slice::Iter;
 
 use analysis::exit_reason;
 use analysis::steal::ThiefNames;
-use analysis::vcpu_timeline::{Occupant, Place, Segment, Span, VcpuTimeline, VcpuTimelines};
+use analysis::vcpu_timeline::{CodeLocation, Occupant, Segment, Span, VcpuTimeline, VcpuTimelines};
 use model::{Header, HostNs, Tables, TimelineState, VcpuId, VmId};
 use view::clean;
 
 /// A recording's vCPUs and pCPUs in time, or a part of them.
 #[derive(Debug, Clone, Copy)]
 pub struct Chart<'a> {
-    /// Who did what when.
     pub axis: &'a VcpuTimelines,
     /// What the axis' ids refer to.
     pub tables: &'a Tables,
-    /// The recording's facts.
     pub header: &'a Header,
     /// Only this VM; `None`: all.
     pub vm: Option<VmId>,
@@ -88,7 +86,7 @@ impl<'a> Chart<'a> {
         }
     }
 
-    /// `vcpu0`.
+    /// The track's name, such as `vcpu0`.
     pub(crate) fn vcpu(&self, vcpu: VcpuId) -> String {
         match self.tables.vcpus.get(vcpu.index()) {
             Some(vcpu) => format!("vcpu{}", vcpu.number),
@@ -114,7 +112,7 @@ impl<'a> Named<'a> {
     }
 }
 
-/// The next stretch whose segments look the same.
+/// The next run of segments that look the same.
 pub(crate) fn merged<T: PartialEq>(
     segments: &mut Peekable<Iter<'_, Segment>>,
     looks: impl Fn(&Segment) -> T,
@@ -127,7 +125,7 @@ pub(crate) fn merged<T: PartialEq>(
 }
 
 /// `compute (120)`.
-pub(crate) fn guest_process(place: &Place) -> String {
+pub(crate) fn guest_process(place: &CodeLocation) -> String {
     let name = clean(&place.process);
     place.pid.map_or_else(|| name.to_string(), |pid| format!("{name} ({pid})"))
 }

@@ -86,7 +86,7 @@ impl Drawing {
         }
     }
 
-    /// For a page.
+    /// The SVG element, for an HTML page.
     pub(crate) fn inline(&self) -> String {
         format!("<svg class=\"chart\" {}>\n{}</svg>\n", self.frame(), self.content())
     }

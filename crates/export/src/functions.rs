@@ -3,22 +3,18 @@
 use std::collections::BTreeMap;
 
 /// Bytes of a name at most: guests choose them.
-const MOST_NAME: usize = 160;
+const MAX_NAME: usize = 160;
 
-/// A function of a process of a VM. What is not known is empty.
+/// A function of a process of a VM. Unknown texts are empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct GuestFunction {
-    /// The host's name.
     pub host: String,
-    /// The VM's name.
     pub vm: String,
-    /// Process name.
     pub process: String,
     /// Process id in the guest.
     pub pid: Option<u32>,
     /// Path of the module, or a name in brackets.
     pub module: String,
-    /// Function.
     pub function: String,
 }
 
@@ -38,7 +34,6 @@ pub struct FunctionCost {
 pub struct Functions {
     /// Its first instant, ns since 1970.
     pub start_unix_ns: u64,
-    /// Its length.
     pub length_ns: u64,
     /// Each function once.
     pub costs: BTreeMap<GuestFunction, FunctionCost>,
@@ -50,7 +45,7 @@ impl Functions {
     /// Adds a row. Its names are cut to 160 bytes.
     pub fn add(&mut self, function: GuestFunction, cost: FunctionCost) {
         let cut = |mut name: String| {
-            let mut end = name.len().min(MOST_NAME);
+            let mut end = name.len().min(MAX_NAME);
             while !name.is_char_boundary(end) {
                 end -= 1;
             }
@@ -132,7 +127,7 @@ pub(crate) mod test {
     fn rows_are_added_up_and_the_longest_kept() {
         let mut functions = functions();
         assert_eq!(functions.costs.len(), 2);
-        assert!(functions.costs.keys().all(|function| function.function.len() <= MOST_NAME));
+        assert!(functions.costs.keys().all(|function| function.function.len() <= MAX_NAME));
         functions.keep_most(2);
         assert!(functions.notes.is_empty());
         functions.keep_most(1);

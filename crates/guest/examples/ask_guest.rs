@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use api::guest::Pace;
 use guest::fuzzing::Here;
-use guest::{Channel, KnownMap, Limits, MapSpan, Session};
+use guest::{CachedMap, Channel, Limits, MapSpan, Session};
 use model::{Clock, Guest, ImageKind, Pid, Tables, Vm, VmId};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -51,7 +51,7 @@ fn ask(channel: &Channel, seconds: u64, out: &mut impl Write) -> Result<(), Box<
     )?;
     timed("start log", began, out)?;
     let began = Instant::now();
-    let mut known = KnownMap::default();
+    let mut known = CachedMap::default();
     known.add(session.changes(limits.time, &mut || false)?);
     timed("all", began, out)?;
     for _ in 0..seconds {

@@ -17,34 +17,16 @@ const MAX_FILE_BYTES: u64 = 1 << 30;
 pub enum SnapshotError {
     /// It can't be opened or read.
     #[error("failed to read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// It is something else.
     #[error("{} is not a guest map: write one in the guest with `vmscope-guest snapshot > FILE`", path.display())]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-    },
+    Foreign { path: PathBuf },
     /// It ends too early or is damaged.
     #[error("{} is damaged: {text}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// How.
-        text: String,
-    },
+    Damaged { path: PathBuf, text: String },
     /// It was written by another version, or the process that reads it failed.
     #[error("{}: {text}", path.display())]
-    Unread {
-        /// The file.
-        path: PathBuf,
-        /// Which, or how.
-        text: String,
-    },
+    Unread { path: PathBuf, text: String },
 }
 
 /// Reads the snapshot file at `path` with `reader`: its map, and shows the symbols of its modules to `see`, one after the other, since all

@@ -14,7 +14,6 @@ pub enum FrameError {
     TooLong {
         /// What the frame says.
         length: usize,
-        /// What is allowed.
         limit: usize,
     },
     /// A frame's content is not the message.
@@ -22,12 +21,10 @@ pub enum FrameError {
     Garbled(postcard::Error),
 }
 
-/// One frame's content.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     /// The session it belongs to.
     pub(crate) session: u64,
-    /// The message, encoded.
     pub(crate) content: Vec<u8>,
 }
 

@@ -24,7 +24,7 @@ const MAX_KEPT_FUNCTIONS: usize = 1 << 18;
 
 /// One boot's reports of a guest.
 #[derive(Debug, Clone)]
-pub struct KnownMap {
+pub struct CachedMap {
     reported: ReportedMap,
     /// Taken by its kernel, before its functions were checked.
     kernel_bytes: usize,
@@ -87,13 +87,13 @@ impl Clone for Room {
     }
 }
 
-impl Default for KnownMap {
+impl Default for CachedMap {
     fn default() -> Self {
         Self::within(Budget::new(MAX_KEPT_BYTES))
     }
 }
 
-impl KnownMap {
+impl CachedMap {
     /// Nothing yet; reports take their memory out of `room`.
     #[must_use]
     pub fn within(room: Budget) -> Self {

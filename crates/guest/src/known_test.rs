@@ -38,7 +38,7 @@ fn answer(now_ns: u64, images: &[&str], modules: &[&str]) -> GuestMap {
 }
 
 /// The images that are known: `PID CR3 START..END [path...]`.
-fn check(known: &KnownMap, expected: &[&str]) {
+fn check(known: &CachedMap, expected: &[&str]) {
     let map = known.clone().into_map().0.map;
     let time = |time: Option<u64>| time.map_or("-".into(), |time| time.to_string());
     let path = |m: &GuestMapping| {
@@ -53,7 +53,7 @@ fn check(known: &KnownMap, expected: &[&str]) {
 
 #[test]
 fn answers_add_up() {
-    let mut known = KnownMap::default();
+    let mut known = CachedMap::default();
     known.add(answer(10, &["0 1 a000 -..- 0", "1 7 b000 -..- 1"], &["/init", "/sh"]));
     known.add(answer(20, &["1 7 b000 -..15 1", "2 7 c000 15..- 2 9"], &["/ls"]));
     check(&known, &["1 a000 -..- /init", "7 b000 -..15 /sh", "7 c000 15..- /ls ?"]);
@@ -62,7 +62,7 @@ fn answers_add_up() {
 
 #[test]
 fn the_kernel_stays_until_it_is_reported_again() {
-    let mut known = KnownMap::default();
+    let mut known = CachedMap::default();
     let kernel = |cr3| Some(GuestKernel { cr3, ..GuestKernel::default() });
     known.add(GuestMap { kernel: kernel(1), ..answer(10, &[], &[]) });
     known.add(answer(20, &[], &[]));
@@ -73,7 +73,7 @@ fn the_kernel_stays_until_it_is_reported_again() {
 
 #[test]
 fn a_new_session_goes_on_where_the_last_one_stopped() {
-    let mut known = KnownMap::default();
+    let mut known = CachedMap::default();
     let first = ["0 1 a000 -..- 0", "1 7 b000 12..- 1", "2 8 c000 -..- 1"];
     known.add(answer(20, &first, &["/init", "/sh"]));
     // Of the same page tables: init, the process from 12 on, and a new one that took those of 8.
@@ -90,7 +90,7 @@ fn a_new_session_goes_on_where_the_last_one_stopped() {
 
 #[test]
 fn files_are_requested_once_programs_first() {
-    let mut known = KnownMap::default();
+    let mut known = CachedMap::default();
     let files = ["/libc", "/init", "[vdso]", "/sh", "/kept"];
     known.add(answer(10, &["0 1 a000 -..- 1 0 2", "1 7 b000 -..- 3 0 4"], &files));
     let mut next = || known.next_module(|module| module.path == "/kept");
@@ -99,7 +99,7 @@ fn files_are_requested_once_programs_first() {
 
 #[test]
 fn symbols_are_kept_by_the_maps_numbers_and_not_without_bounds() {
-    let mut known = KnownMap::default();
+    let mut known = CachedMap::default();
     known.add(answer(10, &["0 1 a000 -..- 0"], &["/init"]));
     known.add_new_session(answer(20, &["0 1 a000 -..- 1"], &["/new", "/init"]));
     let function = FunctionSymbol { offset: 1, size: 1, name: "f".into() };
@@ -118,7 +118,7 @@ fn symbols_are_kept_by_the_maps_numbers_and_not_without_bounds() {
 
 #[test]
 fn a_guest_that_tells_too_much_is_cut_off() {
-    let mut known = KnownMap::default();
+    let mut known = CachedMap::default();
     let lines: Vec<String> = (0..MAX_IMAGES + 5).map(|n| format!("{n} 1 a000 -..-")).collect();
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
     known.add(answer(10, &lines, &[]));
@@ -132,7 +132,7 @@ fn guests_have_room_each_and_together_and_repeated_reports_take_none() {
     let size = image_bytes(&image("0 1 a000 -..-"));
     let whole = Budget::new(3 * size);
     let tell = |times| {
-        let mut known = KnownMap::within(whole.part(2 * size));
+        let mut known = CachedMap::within(whole.part(2 * size));
         let images = ["0 1 a000 -..-", "1 2 b000 -..-", "2 3 c000 -..-"];
         (0..times).for_each(|now_ns| known.add(answer(now_ns, &images, &[])));
         (known.clone().into_map().0.map.images.len(), known)
@@ -148,7 +148,7 @@ fn a_kernel_that_takes_too_much_has_no_names() {
     let symbol = |n| KernelSymbol { address: u64::MAX - n, name: "f".into() };
     let kernel =
         |n| GuestKernel { symbols: (0..n).map(symbol).collect(), ..GuestKernel::default() };
-    let mut known = KnownMap::within(Budget::new(kernel_bytes(&kernel(10))));
+    let mut known = CachedMap::within(Budget::new(kernel_bytes(&kernel(10))));
     let mut tell = |n| {
         known.add(GuestMap { kernel: Some(kernel(n)), ..answer(1, &[], &[]) });
         let reported = known.clone().into_map().0;
@@ -163,7 +163,7 @@ fn a_kernel_that_takes_too_much_has_no_names() {
 #[test]
 fn a_window_has_what_counts_for_it() {
     let room = Budget::new(10_000);
-    let mut known = KnownMap::within(room.clone());
+    let mut known = CachedMap::within(room.clone());
     let first = ["0 1 a000 -..- 0", "1 7 b000 -..15 1", "2 8 d000 -..40 1"];
     known.add(answer(10, &first, &["/init", "/sh"]));
     known.add(GuestMap { problems: vec!["a problem".into()], ..answer(45, &[], &[]) });

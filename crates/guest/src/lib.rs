@@ -30,10 +30,10 @@ pub use answer::{AnswerError, AnswerReader, decode_answer};
 pub use file::{SnapshotError, read_snapshot};
 pub use frame::FrameError;
 pub use functions::functions;
-pub use known::{KnownMap, MAX_KEPT_BYTES};
+pub use known::{CachedMap, MAX_KEPT_BYTES};
 pub use link::{Channel, LinkError, Port};
 pub use merge::{KernelFunctions, MapSpan, Merged, ReportedMap, merge};
-pub use session::{Limits, LogBegin, Session};
+pub use session::{Limits, LogStart, Session};
 pub use session_error::SessionError;
 pub use trace::printable_output;
 

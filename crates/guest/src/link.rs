@@ -14,14 +14,12 @@ use crate::vsock;
 /// How to reach a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Channel {
-    /// Its vsock device.
     Vsock {
         /// The guest's context id.
         cid: u32,
     },
     /// Its virtio-serial port: the VMM's UNIX socket.
     Serial {
-        /// Where.
         path: PathBuf,
         /// The user that runs the VM: no other user's socket is used.
         user: u32,
@@ -48,7 +46,6 @@ pub struct Port {
     descriptor: OwnedFd,
     /// Its file system.
     pub device: u64,
-    /// Its number there.
     pub inode: u64,
 }
 
@@ -101,12 +98,10 @@ pub enum LinkError {
     /// The other side hung up.
     #[error("the guest's end was closed")]
     Closed,
-    /// The deadline has passed.
     #[error("no answer in time")]
     TimedOut,
 }
 
-/// An open channel.
 #[derive(Debug)]
 pub(crate) struct Link {
     descriptor: OwnedFd,

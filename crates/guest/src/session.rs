@@ -40,7 +40,7 @@ const MAX_GREETING_BYTES: usize = MAX_ANSWER_BYTES + (64 << 10);
 
 /// A guest's log has begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogBegin {
+pub struct LogStart {
     /// When, guest's `CLOCK_MONOTONIC`, ns.
     pub guest_ns: u64,
     /// Why it can't note everything, when it can't.
@@ -153,11 +153,11 @@ impl Session {
         pace: Pace,
         limit: Duration,
         is_patient: &mut dyn FnMut() -> bool,
-    ) -> Result<LogBegin, SessionError> {
+    ) -> Result<LogStart, SessionError> {
         self.begin_question(limit);
         match self.ask_patiently(&Request::StartLog { pace }, limit, is_patient)? {
             Response::LogStarted { now_ns, problem } => {
-                Ok(LogBegin { guest_ns: now_ns, problem: problem.map(|text| bounded(&text)) })
+                Ok(LogStart { guest_ns: now_ns, problem: problem.map(|text| bounded(&text)) })
             }
             other => Err(unexpected(&other)),
         }

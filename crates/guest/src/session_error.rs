@@ -14,24 +14,16 @@ use crate::link::{Channel, LinkError};
 pub enum SessionError {
     /// The guest is gone, or can't be reached.
     #[error("{channel}: {source}")]
-    Link {
-        /// Which way was tried.
-        channel: Channel,
-        /// What happened.
-        source: LinkError,
-    },
+    Link { channel: Channel, source: LinkError },
     /// Its vmscope-guest speaks another version of the protocol.
     #[error(
         "its vmscope-guest speaks protocol version {theirs}, this vmscope speaks {VERSION}: install the same version in the guest"
     )]
-    Version {
-        /// The guest's.
-        theirs: u32,
-    },
+    Version { theirs: u32 },
     /// It can't do what was requested.
     #[error("the guest failed: {0}")]
     Refused(String),
-    /// What it sent is no answer to the question.
+    /// The message is not an answer to the request.
     #[error("it sent {0}")]
     Nonsense(String),
     /// It sent more than it may.

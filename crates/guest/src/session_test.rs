@@ -100,7 +100,7 @@ fn a_good_guest_gives_its_map_clock_and_symbols() {
     );
     let mut never = || false;
     session.hello(quick().time, &mut never).unwrap();
-    let began = LogBegin { guest_ns: 1, problem: None };
+    let began = LogStart { guest_ns: 1, problem: None };
     assert_eq!(session.start_log(Pace::Low, quick().time, &mut never).unwrap(), began);
     assert_eq!(session.changes(quick().time, &mut never).unwrap(), map());
     assert_eq!(session.changes_while_sampled(quick().time, &mut never).unwrap(), map());

@@ -62,7 +62,6 @@ pub struct Layout {
 /// A user process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Process id.
     pub pid: u32,
     /// Name of its first thread.
     pub name: String,
@@ -77,9 +76,7 @@ pub struct Process {
 /// A thread of a user process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thread {
-    /// Thread id.
     pub tid: u32,
-    /// Its name.
     pub name: String,
     /// FS base as of when it last left the CPU.
     pub fs_base: u64,
@@ -90,7 +87,6 @@ pub struct Thread {
 pub struct KernelThread {
     /// Thread id; 0 for an idle task.
     pub tid: u32,
-    /// Its name.
     pub name: String,
     /// First address of its stack.
     pub stack: u64,

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use api::guest::{GuestImage, GuestMap, GuestThread, ModuleSymbols, Response, VERSION};
-use guest::{KnownMap, MapSpan, fuzzing};
+use guest::{CachedMap, MapSpan, fuzzing};
 use model::{Clock, Guest, Owner, Pid, Tables, Vm, VmId};
 
 mod common;
@@ -49,7 +49,7 @@ fn swallow(bytes: &[u8]) {
     for response in fuzzing::responses(bytes) {
         match response {
             Response::Map(map) => {
-                let mut known = KnownMap::default();
+                let mut known = CachedMap::default();
                 known.add((*map).clone());
                 known.add_new_session((*map).clone());
                 known.add((*map).clone());

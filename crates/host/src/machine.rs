@@ -142,7 +142,6 @@ pub struct KernelText {
     pub start: u64,
     /// `_etext`.
     pub end: u64,
-    /// Loaded modules.
     pub modules: Vec<procfs::ModuleEntry>,
     /// `/proc/kallsyms`.
     pub kallsyms: String,

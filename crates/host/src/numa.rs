@@ -8,7 +8,7 @@ use crate::machine::parse_cpu_list;
 use crate::procfs::numbered;
 
 /// Nodes at most: what the kernel can be built for.
-const MOST_NODES: usize = 1024;
+const MAX_NODES: usize = 1024;
 /// Bytes of one process's `numa_maps` that are read at most. A process can have 65,530 mappings, each with a path of 4 KiB.
 const MAX_NUMA_MAPS_BYTES: u64 = 16 << 20;
 /// Bytes of a file of `/sys` that are read at most.
@@ -17,7 +17,6 @@ const MAX_SYS_BYTES: u64 = 64 << 10;
 /// A node as the kernel describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NumaNode {
-    /// Its number.
     pub id: u32,
     /// Its CPUs that are online.
     pub cpus: Vec<u32>,
@@ -34,11 +33,9 @@ pub struct NumaNode {
 /// A mapping of a process, and where its pages are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NumaMapping {
-    /// Its first address.
     pub start: u64,
     /// Its memory policy is the default one.
     pub default_policy: bool,
-    /// Bytes of a page.
     pub page_bytes: u64,
     /// Pages on each node, by the node's number.
     pub pages: Vec<(u32, u64)>,
@@ -63,7 +60,7 @@ pub fn nodes(sys: &Path) -> io::Result<Vec<NumaNode>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
     };
-    ids.into_iter().take(MOST_NODES).map(|id| node(&folder.join(format!("node{id}")), id)).collect()
+    ids.into_iter().take(MAX_NODES).map(|id| node(&folder.join(format!("node{id}")), id)).collect()
 }
 
 fn node(folder: &Path, id: u32) -> io::Result<NumaNode> {
@@ -157,7 +154,7 @@ fn parse_numa_maps_line(line: &str) -> Option<NumaMapping> {
         } else if let Some(node) = key.strip_prefix('N').and_then(|node| node.parse().ok()) {
             let count: u64 = value.parse().ok()?;
             let is_new = pages.iter().all(|(other, _)| *other != node);
-            if is_new && pages.len() < MOST_NODES && count.checked_mul(page_bytes).is_some() {
+            if is_new && pages.len() < MAX_NODES && count.checked_mul(page_bytes).is_some() {
                 pages.push((node, count));
             }
         }

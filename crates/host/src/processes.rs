@@ -20,9 +20,9 @@ use crate::{procfs, tasks};
 pub use mappings::{MappedFile, Mappings, ProcessMapping};
 
 /// Mappings and threads of all processes that a log keeps at most; a path counts for as many as it has times 64 bytes.
-const MOST_KEPT: usize = 1 << 20;
+const MAX_KEPT: usize = 1 << 20;
 /// From here on processes with more than `MODEST` get no more: they shall not use up what others need.
-const MOST_FOR_ALL: usize = MOST_KEPT / 2;
+const MAX_FOR_ALL: usize = MAX_KEPT / 2;
 /// Mappings, or threads, of a process that is like any other.
 const MODEST: usize = 512;
 
@@ -34,7 +34,6 @@ const LONG_MAPS: u64 = 64 << 20;
 /// A process from one exec to the next, or to its end.
 #[derive(Debug, Clone, Default)]
 pub struct ProcessImage {
-    /// Process id.
     pub pid: u32,
     /// Its name (`comm`).
     pub name: String,
@@ -42,7 +41,6 @@ pub struct ProcessImage {
     pub start: Option<HostNs>,
     /// Valid until; `None`: still there.
     pub end: Option<HostNs>,
-    /// Its threads' names.
     pub threads: BTreeMap<u32, String>,
     /// Its executable mappings.
     pub mappings: Mappings,
@@ -78,7 +76,7 @@ impl ProcessLog {
     /// Scans `proc`. Side-band collection must have begun before, so that nothing falls in between.
     ///
     /// # Errors
-    /// If `proc` itself can't be listed; processes that end meanwhile are passed over.
+    /// If `proc` itself can't be listed; processes that end while they are read are skipped.
     pub fn scan(proc: &Path) -> std::io::Result<Self> {
         let mut log = Self::default();
         let mut left = LONG_MAPS;
@@ -116,7 +114,7 @@ impl ProcessLog {
         let new = self.ended.split_off(self.ended_and_hit);
         self.ended.extend(new.into_iter().filter(|image| is_hit(image.pid)));
         self.ended_and_hit = self.ended.len();
-        if MOST_FOR_ALL <= self.kept {
+        if MAX_FOR_ALL <= self.kept {
             // There may be room again.
             self.count_at = self.kept;
         }
@@ -261,13 +259,13 @@ impl ProcessLog {
         let parts = images.map(|image| image.mappings.len_unseen(&mut seen) + image.threads.len());
         self.kept =
             parts.sum::<usize>() + self.files.iter().map(|file| weight(file)).sum::<usize>();
-        self.count_at = MOST_FOR_ALL.max(self.kept + MOST_KEPT / 16);
+        self.count_at = MAX_FOR_ALL.max(self.kept + MAX_KEPT / 16);
     }
 }
 
 /// Whether a process that has `own` mappings, or threads, may get one more.
 fn has_room(kept: usize, own: usize) -> bool {
-    kept < if own < MODEST { MOST_KEPT } else { MOST_FOR_ALL }
+    kept < if own < MODEST { MAX_KEPT } else { MAX_FOR_ALL }
 }
 
 fn weight(file: &MappedFile) -> usize {
@@ -415,7 +413,7 @@ mod test {
     #[test]
     fn a_process_with_many_mappings_leaves_room_for_others() {
         let mut log = log_of(1..4);
-        for n in 0..MOST_KEPT as u64 {
+        for n in 0..MAX_KEPT as u64 {
             log.apply(event(2, 1, 1, map(n << 12, "/tmp/bomb")));
         }
         log.apply(event(3, 2, 2, map(0x1000, "/bin/sh")));
@@ -426,9 +424,9 @@ mod test {
         }
         log.apply(event(6, 3, 3, map(0x1000, "/bin/sh")));
         log.count();
-        assert!(log.kept <= MOST_FOR_ALL + 4000, "{} kept", log.kept);
+        assert!(log.kept <= MAX_FOR_ALL + 4000, "{} kept", log.kept);
         let left_out = log.take_left_out();
-        assert!(MOST_KEPT as u64 / 2 <= left_out + 10, "{left_out} left out");
+        assert!(MAX_KEPT as u64 / 2 <= left_out + 10, "{left_out} left out");
         let others: Vec<_> =
             log.finish().into_iter().filter(|image| (2..4).contains(&image.pid)).collect();
         assert!(others.iter().all(|image| image.mappings.len() == 1));
@@ -474,7 +472,7 @@ mod test {
         }
         log.apply(event(3, 2, 20, EventKind::Fork { parent: 2 }));
         let images = log.finish();
-        assert!(images[0].threads.len() <= MOST_FOR_ALL);
+        assert!(images[0].threads.len() <= MAX_FOR_ALL);
         assert_eq!(images[1].threads.len(), 2);
     }
 }

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 /// One executable line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapsEntry {
-    /// First address.
     pub start: u64,
     /// First address after it.
     pub end: u64,
@@ -29,9 +28,7 @@ pub struct MapsEntry {
 /// What was read of `/proc/PID/maps`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Maps {
-    /// The executable lines.
     pub executable: Vec<MapsEntry>,
-    /// Bytes read.
     pub bytes: u64,
     /// Whether there may be more.
     pub is_cut: bool,
@@ -43,7 +40,6 @@ pub const MAX_MAPS_BYTES: u64 = 16 << 20;
 /// One line of `/proc/modules` (or of `/proc/kallsyms` grouped by the caller).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModuleEntry {
-    /// Its name.
     pub name: String,
     /// First address; 0 when the reader may not see addresses.
     pub start: u64,
@@ -58,7 +54,6 @@ pub struct KallsymsEntry<'a> {
     pub address: u64,
     /// Symbol type as `nm` prints it.
     pub kind: char,
-    /// Its name.
     pub name: &'a str,
     /// Its module; `None` for the kernel itself.
     pub module: Option<&'a str>,

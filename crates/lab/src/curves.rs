@@ -14,7 +14,6 @@ use crate::run::{Class, CpuUse, Run};
 /// A figure against the number of VMs, a curve for each treatment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curves {
-    /// What it shows.
     pub title: String,
     /// What the figure is in.
     pub unit: &'static str,
@@ -25,7 +24,6 @@ pub struct Curves {
 /// One curve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// What it is called.
     pub name: String,
     /// (VMs, figure), upwards.
     pub points: Vec<(u32, f64)>,
@@ -34,7 +32,6 @@ pub struct Series {
 /// Parts of a whole at each number of VMs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stacks {
-    /// What it shows.
     pub title: String,
     /// What the parts are called.
     pub parts: Vec<String>,
@@ -147,7 +144,7 @@ fn cpu_stacks(runs: &[Run], treatment: &str) -> Stacks {
 fn part_stacks(runs: &[Run], treatment: &str) -> Stacks {
     let steps = steps(runs, treatment);
     let steps: Vec<(u32, StepParts)> =
-        steps.iter().filter_map(|step| Some((step.vms, StepParts::of(step)?))).collect();
+        steps.iter().filter_map(|step| Some((step.vms, StepParts::from_step(step)?))).collect();
     let mut names: Vec<&str> = Part::ALL.map(Part::name).into();
     names.push(NOT_SPLIT);
     names.extend(STOLEN.map(|(name, _)| name));

@@ -132,14 +132,14 @@ pub struct CpuUses<'a> {
 }
 
 impl<'a> CpuUses<'a> {
-    /// None yet.
+    /// An observation without samples.
     #[must_use]
     pub fn new(cast: &'a VmRoles, tables: &'a Tables, cpus: &[u32]) -> Self {
         let samples = cpus.iter().map(|cpu| (CpuId(*cpu), BTreeMap::new())).collect();
         Self { cast, tables, names: ThiefNames::new(tables), samples }
     }
 
-    /// Takes a sample.
+    /// Adds a sample.
     pub fn push(&mut self, sample: &Sample) {
         let which = self.which(sample);
         *self.samples.entry(sample.cpu).or_default().entry(which).or_default() += 1;

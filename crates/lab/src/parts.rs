@@ -37,7 +37,7 @@ pub(crate) struct StepParts {
 
 impl StepParts {
     /// Sums over a step's measurements; `None`: no packets were captured.
-    pub(crate) fn of(step: &Step<'_>) -> Option<Self> {
+    pub(crate) fn from_step(step: &Step<'_>) -> Option<Self> {
         let mut sums: BTreeMap<&str, PartTime> = BTreeMap::new();
         for (name, part) in step.runs.iter().flat_map(|run| &run.parts) {
             sums.entry(name).or_default().add(part);

@@ -21,7 +21,6 @@ const MAX_STEPS: usize = 64;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// What it is called.
     pub name: String,
     /// VMs that run already under external load, in the place of VMs that are started.
     #[serde(default)]
@@ -29,7 +28,6 @@ pub struct Plan {
     /// The virtual host, where this machine's own KVM does not run guests.
     #[serde(default)]
     pub host: HostPlan,
-    /// What each VM is.
     #[serde(default)]
     pub vm: VmPlan,
     /// Requests to the VMs.
@@ -38,7 +36,6 @@ pub struct Plan {
     pub ladder: Ladder,
     /// What a step has to keep to, for the ladder to go on.
     pub service: ServiceLevel,
-    /// What may help.
     #[serde(default, rename = "remedy")]
     pub remedies: Vec<Remedy>,
 }
@@ -57,7 +54,6 @@ pub struct Attached {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HostPlan {
-    /// Its CPUs.
     pub cpus: u32,
     /// Its memory, as "6G".
     pub memory: String,
@@ -69,7 +65,6 @@ pub struct HostPlan {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VmPlan {
-    /// What it runs.
     pub application: Application,
     /// Its vCPUs.
     pub cpus: u32,
@@ -111,7 +106,6 @@ pub struct LoadPlan {
     /// Number of loaded VMs.
     #[serde(default)]
     pub targets: Targets,
-    /// In which order.
     #[serde(default)]
     pub choose: Choose,
     /// The path of each request.
@@ -135,7 +129,6 @@ pub enum Arrivals {
     /// Random, as those of many users who know nothing of each other.
     #[default]
     Poisson,
-    /// All the same.
     Constant,
 }
 
@@ -143,7 +136,6 @@ pub enum Arrivals {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(try_from = "toml::Value")]
 pub enum Targets {
-    /// Each.
     #[default]
     All,
     /// So many, and the others are idle.
@@ -154,10 +146,8 @@ pub enum Targets {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choose {
-    /// Any, each time.
     #[default]
     Random,
-    /// One after the other.
     RoundRobin,
 }
 
@@ -207,23 +197,12 @@ pub struct ServiceLevel {
 pub enum PlanError {
     /// It is no TOML of the documented form.
     #[error("line {line}: {problem}")]
-    Form {
-        /// Which line.
-        line: usize,
-        /// What.
-        problem: String,
-    },
-    /// It is too large.
+    Form { line: usize, problem: String },
     #[error("it has {0} bytes: at most {MAX_PLAN_BYTES} are allowed")]
     Size(usize),
     /// A value that makes no sense.
     #[error("{key}: {problem}")]
-    Value {
-        /// Its key.
-        key: String,
-        /// What is wrong.
-        problem: String,
-    },
+    Value { key: String, problem: String },
 }
 
 /// One ladder of a plan: VMs of one kind, and what is tried with them while they run.
@@ -599,7 +578,7 @@ fn root_path() -> String {
 mod test {
     use super::*;
 
-    const LEAST: &str =
+    const MIN: &str =
         "name = \"x\"\n[load]\nrate = 10\n[ladder]\nvms = [1, 2]\n[service]\nwithin_ms = 100\n";
 
     fn check(more: &str, expected: &str) {
@@ -644,10 +623,10 @@ mod test {
             "[[remedy]]\nname = \"as it is\"\nnice = 1\n",
             "remedy `as it is`: there are two of this name, by letters and digits",
         );
-        let plan = LEAST.replace("[1, 2]", "[2, 1]");
+        let plan = MIN.replace("[1, 2]", "[2, 1]");
         let problem = Plan::parse(&plan).unwrap_err().to_string();
         assert_eq!(problem, "ladder.vms: needs 1 to 64 numbers, each greater than the last");
-        let plan = LEAST.replace("rate = 10", "rate = 10\nclients = 2");
+        let plan = MIN.replace("rate = 10", "rate = 10\nclients = 2");
         let problem = Plan::parse(&plan).unwrap_err().to_string();
         assert_eq!(problem, "load: needs either `rate` or `clients`");
     }
@@ -682,7 +661,7 @@ mod test {
     #[test]
     fn targets_are_all_or_so_many() {
         let check = |text: &str, vms, expected| {
-            let plan = LEAST.replace("rate = 10", &format!("rate = 10\n{text}"));
+            let plan = MIN.replace("rate = 10", &format!("rate = 10\n{text}"));
             assert_eq!(Plan::parse(&plan).ok().map(|plan| plan.loaded(vms)), expected, "{text}");
         };
         check("", 7, Some(7));

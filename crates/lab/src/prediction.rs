@@ -23,7 +23,6 @@ use crate::statistics::line;
 /// What was measured at a number of VMs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// VMs.
     pub vms: u32,
     /// CPUs that were busy on average.
     pub busy_cpus: f64,
@@ -81,7 +80,7 @@ impl Model {
         Some(Self { alone_ms, factor: slope / alone_ms, ..empty })
     }
 
-    /// The turnaround with so many VMs.
+    /// The turnaround with this many VMs.
     #[must_use]
     pub fn predict(&self, vms: u32) -> Predicted {
         match self.waiting(vms) {

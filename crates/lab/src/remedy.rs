@@ -13,12 +13,11 @@ pub const AS_IT_IS: &str = "as it is";
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remedy {
-    /// What it is called.
     pub name: String,
     /// Remedies before it that are part of it.
     #[serde(default)]
     pub combine: Vec<String>,
-    /// What it switches on the host.
+    /// Switches that it sets on the host.
     #[serde(flatten)]
     pub host: HostSwitches,
     /// More of the guest kernel's command line, in the place of the plan's.
@@ -48,7 +47,6 @@ pub struct HostSwitches {
     pub batch: Option<bool>,
     /// KVM's `halt_poll_ns`.
     pub halt_poll_ns: Option<u32>,
-    /// Kernel samepage merging.
     pub ksm: Option<bool>,
     /// Whether each vCPU is bound to one CPU, one after the other.
     pub pin: Option<bool>,
@@ -58,10 +56,8 @@ pub struct HostSwitches {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// Each.
     #[default]
     All,
-    /// Loaded VMs.
     Loaded,
     /// The others.
     Idle,
@@ -94,7 +90,6 @@ pub struct GuestSettings {
 /// What is measured at a step: no remedy, one, or several together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Treatment {
-    /// The remedy's name.
     pub name: String,
     /// What is switched on the host.
     pub host: HostSwitches,

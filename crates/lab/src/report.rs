@@ -31,7 +31,7 @@ const MIN_FITTED: usize = 3;
 /// What is predicted beyond the ladder: these numbers of VMs, and those of the seed's host.
 const BEYOND: [u32; 6] = [16, 32, 64, 100, 144, 200];
 
-/// What a plan's measurements show; `problems`: what could not be read of them.
+/// What a plan's measurements show; `problems`: files of them that could not be read.
 #[must_use]
 pub fn results(plan: &Plan, runs: &[Run], problems: &[String]) -> Report {
     let mut report = Report::default();

@@ -21,21 +21,16 @@ const MAX_CPUS: usize = 8192;
 pub struct Run {
     /// Version of the file.
     version: u32,
-    /// Which measurement it is.
     pub key: RunKey,
-    /// loaded VMs.
     pub loaded: u32,
-    /// When it began.
     pub began_unix_ms: u64,
     /// How long it was, by the recording.
     pub window_ns: u64,
     /// Requests to the VMs, and their answers.
     pub load: Load,
-    /// What the host did.
     pub host: Host,
     /// What VMs did: loaded ones, and the others.
     pub vms: BTreeMap<Class, Vms>,
-    /// What each CPU did.
     pub cpus: Vec<Cpu>,
     /// Parts of turnarounds by name, if packets were captured.
     #[serde(default)]
@@ -48,9 +43,7 @@ pub struct Run {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunKey {
-    /// VMs that run.
     pub vms: u32,
-    /// The treatment's name.
     pub treatment: String,
     /// From 0 on.
     pub repetition: u32,
@@ -66,13 +59,12 @@ pub enum Class {
     Idle,
 }
 
-/// Requests and answers.
+/// The load generator's requests and their turnarounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
     /// Time in which requests were meant to be sent, ns.
     pub length_ns: u64,
-    /// Their turnarounds.
     pub turnarounds: Turnarounds,
     /// How late the generator itself sent requests, 99th percentile, ns.
     pub late_p99_ns: u64,
@@ -84,13 +76,11 @@ pub struct Load {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// Context switches.
     pub context_switches: u64,
     /// Threads that ran or could have run, on average, all CPUs together.
     pub runnable: Option<f64>,
     /// The load average of a minute, at the end.
     pub load_average: Option<f64>,
-    /// Memory, bytes.
     pub memory_bytes: u64,
     /// Of it available to more programs.
     pub available_bytes: u64,
@@ -102,7 +92,6 @@ pub struct Host {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vms {
-    /// VMs.
     pub n: u32,
     /// Time of their vCPUs by account; adds up to the vCPUs' time.
     pub accounts: BTreeMap<String, u64>,
@@ -133,7 +122,6 @@ pub struct Exit {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartTime {
-    /// Requests that have this part.
     pub requests: u64,
     /// Time by account; adds up to the part's time.
     pub accounts: BTreeMap<String, u64>,
@@ -147,7 +135,6 @@ pub struct PartTime {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cpu {
-    /// Its number.
     pub cpu: u32,
     /// Its time, ns: adds up to the window's length.
     pub times: BTreeMap<CpuUse, u64>,
@@ -165,13 +152,10 @@ pub enum CpuUse {
     IdleGuest,
     /// Ran KVM and QEMU for them.
     IdleVmm,
-    /// Ran the load generator.
     Generator,
-    /// Ran vmscope.
     Recorder,
     /// Ran anything else of the host.
     Host,
-    /// Nothing.
     Idle,
     /// No sample says.
     Unknown,
@@ -218,7 +202,7 @@ impl Run {
         }
     }
 
-    /// The file.
+    /// The run as a JSON file.
     #[must_use]
     pub fn to_text(&self) -> String {
         to_text(self)

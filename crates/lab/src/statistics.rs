@@ -7,7 +7,6 @@ pub struct Interval {
     pub mean: f64,
     /// Lower end; `None`: one measurement tells none.
     pub low: Option<f64>,
-    /// Upper end.
     pub high: Option<f64>,
     /// Measurements, or pairs.
     pub n: usize,

@@ -45,7 +45,7 @@ impl Turnarounds {
         self.answered.len()
     }
 
-    /// How many failed.
+    /// The number of failed requests.
     #[must_use]
     pub fn n_failed(&self) -> u64 {
         self.failed.values().fold(0, |sum, n| sum.saturating_add(*n))
@@ -57,7 +57,7 @@ impl Turnarounds {
         &self.failed
     }
 
-    /// All requests.
+    /// The number of requests.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.n_answered().saturating_add(self.n_failed())
@@ -98,7 +98,7 @@ impl Turnarounds {
         (0 < self.n_answered()).then(|| self.answered.max())
     }
 
-    /// Takes in another's.
+    /// Adds another's requests.
     pub fn merge(&mut self, other: &Self) {
         for value in other.answered.iter_recorded() {
             self.answered.saturating_record_n(value.value_iterated_to(), value.count_at_value());

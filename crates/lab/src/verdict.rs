@@ -12,7 +12,6 @@ use crate::statistics::{Interval, change};
 /// What is said of a treatment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// The treatment's name.
     pub treatment: String,
     /// The most VMs with which it, and every step below, kept to the service level; `None`: not even the first.
     pub takes: Option<u32>,
@@ -23,7 +22,6 @@ pub struct Verdict {
 /// A step that did not keep to the service level.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
-    /// VMs.
     pub vms: u32,
     /// The percentile of the service level, ms; `None`: too many requests failed.
     pub percentile_ms: Option<Interval>,
@@ -35,7 +33,6 @@ pub struct Failure {
     pub decisive_ms: Option<f64>,
     /// How many of its measurements kept to the service level, of how many.
     pub agreeing: (usize, usize),
-    /// Why.
     pub cause: Cause,
 }
 
@@ -79,7 +76,7 @@ fn verdict(plan: &Plan, runs: &[Run], treatment: &str) -> Option<Verdict> {
         decisive_ms: step.decisive_ms(plan.service.percentile),
         requests: sum(step.runs.iter().map(|run| run.load.turnarounds.len())),
         agreeing: (step.agreeing(&plan.service), step.runs.len()),
-        cause: Cause::of(step),
+        cause: Cause::from_step(step),
     };
     Some(Verdict {
         treatment: treatment.to_owned(),
@@ -89,7 +86,7 @@ fn verdict(plan: &Plan, runs: &[Run], treatment: &str) -> Option<Verdict> {
 }
 
 impl Cause {
-    fn of(step: &Step<'_>) -> Self {
+    fn from_step(step: &Step<'_>) -> Self {
         let runs = &step.runs;
         let n_cpus = runs.first().map_or(0, |run| run.cpus.len());
         let busy = step.figure(Run::busy_cpus).map(|cpus| cpus / n_cpus.max(1) as f64);

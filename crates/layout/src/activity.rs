@@ -5,9 +5,8 @@ use crate::load::{Sample, counted_remote};
 /// What a VM did for a while.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Activity {
-    /// How long.
     pub seconds: f64,
-    /// CPU time in which its guest ran, of all vCPUs, in seconds.
+    /// CPU time of the guest, summed over vCPUs, in seconds.
     pub guest_s: f64,
     /// What was counted of it meanwhile; empty where nothing counts.
     pub samples: Vec<Sample>,

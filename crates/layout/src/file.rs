@@ -15,7 +15,7 @@ pub const MAX_FILE_BYTES: usize = 4 << 20;
 /// Samples of a VM at most.
 const MAX_SAMPLES: usize = 600;
 /// A size is smaller: those of all VMs and nodes can be added up.
-const MOST_BYTES: u64 = 1 << 50;
+const MAX_BYTES: u64 = 1 << 50;
 /// Default rate of memory moves.
 const USUAL_MOVE_BYTES_PER_S: u64 = 1 << 30;
 
@@ -24,13 +24,7 @@ const USUAL_MOVE_BYTES_PER_S: u64 = 1 << 30;
 pub enum FileError {
     /// It is no TOML of the documented form.
     #[error("line {line}: {problem}")]
-    Form {
-        /// Which line.
-        line: usize,
-        /// What.
-        problem: String,
-    },
-    /// It is too large.
+    Form { line: usize, problem: String },
     #[error("it has {0} bytes: at most {MAX_FILE_BYTES} are allowed")]
     Size(usize),
     /// A size such as `5G` that is none.
@@ -47,12 +41,7 @@ pub enum FileError {
     Load(#[from] LoadError),
     /// What one VM says does not fit together.
     #[error("VM {vm}: {problem}")]
-    Vm {
-        /// Its name.
-        vm: String,
-        /// What.
-        problem: &'static str,
-    },
+    Vm { vm: String, problem: &'static str },
     /// A node's memory is not enough for the VMs that run there.
     #[error("node {0} has less memory than the VMs have there")]
     Full(u32),
@@ -329,7 +318,7 @@ impl Size {
         let wrong = |text: &str| FileError::Bytes(text.chars().take(40).collect());
         let text = match self {
             Self::Bytes(bytes) => {
-                let size = u64::try_from(*bytes).ok().filter(|bytes| *bytes < MOST_BYTES);
+                let size = u64::try_from(*bytes).ok().filter(|bytes| *bytes < MAX_BYTES);
                 return size.ok_or_else(|| wrong(&bytes.to_string()));
             }
             Self::Real(number) => return Err(wrong(&number.to_string())),
@@ -345,7 +334,7 @@ impl Size {
         let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
         let number: Option<u64> = number.parse().ok().filter(|_| is_number);
         let bytes = number.and_then(|number| number.checked_mul(1 << shift));
-        bytes.filter(|bytes| *bytes < MOST_BYTES).ok_or_else(|| wrong(text))
+        bytes.filter(|bytes| *bytes < MAX_BYTES).ok_or_else(|| wrong(text))
     }
 }
 

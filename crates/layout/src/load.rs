@@ -18,7 +18,6 @@ pub const CACHE_LINE: u64 = 64;
 /// The VMs of a host, those that are on their way included.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Load {
-    /// The VMs.
     pub vms: Vec<Vm>,
 }
 
@@ -78,7 +77,6 @@ pub enum Arrival {
 /// What was counted of all vCPUs of a VM for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sample {
-    /// For how long.
     pub seconds: f64,
     /// Misses of the last level cache.
     pub misses: f64,
@@ -88,7 +86,7 @@ pub struct Sample {
     pub remote: Option<f64>,
 }
 
-/// What counted.
+/// What counted a VM's memory traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Source {
     /// Performance counters of the vCPU threads.
@@ -112,12 +110,7 @@ pub enum LoadError {
     Vms(usize),
     /// None, or too many.
     #[error("VM {name}: {vcpus} vCPUs: there must be 1 to {MAX_VCPUS}")]
-    Vcpus {
-        /// The VM.
-        name: String,
-        /// How many.
-        vcpus: usize,
-    },
+    Vcpus { name: String, vcpus: usize },
     /// It is somewhere that the topology does not have.
     #[error("VM {0}: it is on a node that the host does not have")]
     Node(String),
@@ -299,7 +292,7 @@ impl Placed {
 }
 
 impl Source {
-    /// In words.
+    /// The name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

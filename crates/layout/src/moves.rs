@@ -9,7 +9,6 @@ pub struct Move {
     pub from: usize,
     /// The node it goes to.
     pub to: usize,
-    /// How much.
     pub bytes: u64,
 }
 

@@ -27,7 +27,6 @@ const AFTERWARDS_S: u32 = 60;
 /// A host, its VMs, and a migration to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Case {
-    /// What it is called.
     pub name: String,
     /// The destination's nodes.
     pub topology: Topology,
@@ -37,7 +36,7 @@ pub struct Case {
     pub migration: Migration,
 }
 
-/// When a migration happens, and what it costs meanwhile.
+/// When a migration happens, and what it costs until it is done.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Migration {
     /// Pre-copy begins, and counters are sent, at this second.
@@ -82,11 +81,8 @@ pub enum Strategy {
 /// A migration in each way.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Simulation {
-    /// The case's name.
     pub case: String,
-    /// The policy's.
     pub policy: &'static str,
-    /// When it happened.
     pub migration: Migration,
     /// Default, afterwards, ahead.
     pub ways: Vec<WayResult>,
@@ -95,7 +91,6 @@ pub struct Simulation {
 /// A migration in one way.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WayResult {
-    /// Which.
     pub way: Strategy,
     /// Each VM's speed in time.
     pub curves: Vec<Curve>,
@@ -110,7 +105,6 @@ pub struct WayResult {
 /// A VM's speed in time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
-    /// The VM.
     pub vm: String,
     /// Whether it is the one that migrates.
     pub arrival: Arrival,
@@ -121,7 +115,7 @@ pub struct Curve {
 }
 
 impl Strategy {
-    /// In words.
+    /// The name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -101,7 +101,7 @@ impl Topology {
         Ok(Self { nodes, distances, bandwidths })
     }
 
-    /// The nodes.
+    /// Nodes of the host.
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
@@ -143,7 +143,7 @@ impl Topology {
         self.bandwidths[from][to]
     }
 
-    /// All nodes, in the order in which the kernel looks for memory when `home` is full.
+    /// All nodes, in the order that the kernel allocates from when `home` is full.
     #[must_use]
     pub fn nearest(&self, home: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.len()).collect();

@@ -24,7 +24,7 @@ pub(crate) fn text(text: &str) -> String {
     }
 }
 
-/// What a reader should know, in so many sentences.
+/// Notes for the reader, at most this many.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(into = "Vec<String>")]
 pub struct Notes {

@@ -27,18 +27,14 @@ pub enum Group {
     Interrupt,
     /// Memory and caches.
     Memory,
-    /// Devices.
     Io,
-    /// Not known here.
     Other,
 }
 
 /// An operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Operation<'n> {
-    /// Its name.
     pub name: &'n str,
-    /// Its kind.
     pub group: Group,
     /// What it does; empty: not known.
     pub title: &'static str,
@@ -92,7 +88,7 @@ pub fn find_or_unknown(name: &str) -> Operation<'_> {
     find(name).unwrap_or(Operation { name, group: Group::Other, title: "" })
 }
 
-/// Its kind.
+/// The group of the operation with this name.
 #[must_use]
 pub fn group(name: &str) -> Group {
     find_or_unknown(name).group

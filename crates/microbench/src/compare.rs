@@ -16,9 +16,7 @@ const SAME_RATE: f64 = 0.01;
 /// A machine's results under the name that tables call it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Labelled {
-    /// The name.
     pub label: String,
-    /// Its results.
     pub results: Results,
 }
 
@@ -38,11 +36,9 @@ pub struct Comparison<'r> {
 /// An operation under a condition, on every machine.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// The operation.
     pub operation: String,
     /// What kind of operation it is.
     pub group: Group,
-    /// The condition.
     pub condition: Condition,
     /// Bytes that it moves or works on; 0: no such thing.
     pub bytes: u64,
@@ -57,7 +53,6 @@ pub struct Row {
 pub struct Cell {
     /// `None`: not tried there.
     pub outcome: Option<Outcome>,
-    /// What it costs.
     pub cost: Option<Cost>,
     /// Against the baseline; `None` for that itself, or when either has no cost.
     pub against: Option<Against>,
@@ -78,7 +73,6 @@ pub struct Cost {
     pub low: f64,
     /// It is no more than this, in ticks.
     pub high: f64,
-    /// It can be trusted.
     pub reliable: bool,
     /// The condition that it was measured under was in force.
     pub effective: bool,
@@ -87,7 +81,6 @@ pub struct Cost {
 /// A cost and the baseline's.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Against {
-    /// Of ticks.
     pub ticks: Option<f64>,
     /// Of nanoseconds.
     pub ns: Option<f64>,
@@ -104,7 +97,6 @@ pub struct Against {
 pub enum Unit {
     /// Ticks of the TSC.
     Ticks,
-    /// Nanoseconds.
     Ns,
     /// ADD instructions under the same condition on the same machine.
     Adds,
@@ -163,7 +155,7 @@ impl Unit {
         }
     }
 
-    /// `ticks`, `ns`, `ADD`.
+    /// The name in reports: `ticks`, `ns`, `ADD`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

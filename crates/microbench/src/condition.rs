@@ -9,13 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Condition {
-    /// Mode of the CPU.
     pub mode: Mode,
     /// Privilege level, 0 to 3.
     pub ring: u8,
     /// Pages of 2 MiB (4 MiB without PAE), not of 4 KiB.
     pub large_pages: bool,
-    /// Caches are switched off.
     pub no_cache: bool,
     /// The TLB is emptied before.
     pub cold: bool,

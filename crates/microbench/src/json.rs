@@ -19,7 +19,6 @@ const FORMAT: &str = "vmscope-bench";
 /// Why bytes are not a result file.
 #[derive(Debug, thiserror::Error)]
 pub enum NotAResult {
-    /// Not JSON.
     #[error("it is damaged or not a result of `vmscope bench` ({0})")]
     NoJson(serde_json::Error),
     /// JSON of another kind.
@@ -137,7 +136,6 @@ pub struct List<'n> {
     pub operations: Vec<Operation<'n>>,
     /// Their ids.
     pub conditions: Vec<String>,
-    /// Their names.
     pub plans: Vec<String>,
 }
 

@@ -49,13 +49,10 @@ pub struct Log {
 pub enum Heard {
     /// The program started; so many operations are to come.
     Started(Option<u32>),
-    /// An operation begins.
     Began(String, Condition),
-    /// There is an outcome.
     Outcome,
     /// It can't do what was requested.
     Refused,
-    /// It is through.
     Ended,
 }
 
@@ -64,11 +61,9 @@ pub enum Heard {
 pub enum NoResults {
     /// No line of the program.
     NothingOfOurs,
-    /// Lines of another version.
     Version(u64),
     /// The program refused to measure.
     Refused {
-        /// Why.
         error: String,
         /// What it can do instead.
         choices: Vec<String>,

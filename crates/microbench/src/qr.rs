@@ -29,9 +29,7 @@ const CODES: u32 = 10_000;
 pub enum NoResults {
     /// No text of a code.
     NoCodes,
-    /// Every code is damaged.
     AllDamaged,
-    /// They don't belong together.
     SeveralRuns,
     /// What could be read has no result.
     NothingMeasured,

@@ -55,7 +55,7 @@ pub fn comparison(comparison: &Comparison<'_>, unit: Unit) -> Report {
     Report { parts, data: Some(data(comparison)), ..Report::default() }
 }
 
-/// What was compared.
+/// A table of the compared machines.
 #[must_use]
 pub fn machines(comparison: &Comparison<'_>) -> Table {
     let numbers = ["TSC\nMHz", "general\ninstructions"];

@@ -19,7 +19,6 @@ pub struct Results {
     /// What came of each operation under each condition, in order; each pair at most once.
     #[serde(rename = "results")]
     pub measurements: Vec<Measurement>,
-    /// How it ended.
     pub ending: Ending,
     /// What the reader should know: warnings of the program, and what was lost on the way.
     pub notes: Notes,
@@ -42,11 +41,9 @@ pub struct Machine {
     pub stepping: Option<u32>,
     /// The signature of the hypervisor that says it is there: `KVMKVMKVM`.
     pub hypervisor: Option<String>,
-    /// Its clock.
     pub tsc: Tsc,
     /// Usable memory.
     pub memory_bytes: Option<u64>,
-    /// How many CPUs.
     pub cpus: Option<u32>,
     /// Whether there is a local APIC.
     pub apic: Option<bool>,
@@ -56,9 +53,7 @@ pub struct Machine {
     pub loader: Option<String>,
     /// `bios`, `uefi` or `unknown`.
     pub firmware: Option<String>,
-    /// The plan's name.
     pub plan: String,
-    /// The command line.
     pub command_line: Option<String>,
     /// How many operations the plan has, each counted once per condition.
     pub planned: Option<u32>,
@@ -85,15 +80,11 @@ pub struct Tsc {
 /// A condition, as it was read back.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InForce {
-    /// The condition.
     pub condition: Condition,
     /// Whether it is in force.
     pub effective: bool,
-    /// Why not.
     pub reason: Option<String>,
-    /// Control register 0.
     pub cr0: Option<u64>,
-    /// Control register 4.
     pub cr4: Option<u64>,
     /// Ticks of one step of a pointer chase: tells whether caches work.
     pub chase_ticks: Option<f64>,
@@ -105,34 +96,26 @@ pub struct InForce {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(into = "Record", try_from = "Record")]
 pub struct Measurement {
-    /// The operation's name.
     pub operation: String,
-    /// The condition.
     pub condition: Condition,
-    /// What came of it.
     pub outcome: Outcome,
 }
 
 /// What can come of an operation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// It was timed.
     Measured(Figures),
-    /// It raised an exception.
     Fault {
-        /// Its vector.
         vector: u8,
         /// As `#UD`.
         name: String,
     },
     /// The machine has no such thing.
     Missing {
-        /// What is missing.
         reason: String,
     },
     /// The program's watchdog ended it.
     Timeout {
-        /// After so long.
         after_ms: Option<u64>,
     },
     /// The machine did not come back from it.
@@ -149,7 +132,6 @@ pub enum Outcome {
 pub struct Figures {
     /// Single shots.
     pub single: Option<Spread>,
-    /// Batches.
     pub batch: Option<Batch>,
     /// Bytes that it moves, or works on; 0: no such thing.
     pub bytes: u64,
@@ -161,18 +143,13 @@ pub struct Figures {
     pub ineffective: Option<String>,
 }
 
-/// Single shots.
+/// The distribution of single shots.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The fastest.
     pub min: f64,
-    /// Half were faster.
     pub median: f64,
-    /// 99 % were faster.
     pub p99: f64,
-    /// The slowest.
     pub max: f64,
-    /// How many.
     pub n: u64,
 }
 

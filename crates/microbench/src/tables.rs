@@ -32,7 +32,6 @@ pub struct Table {
     /// Titles of the others.
     #[serde(serialize_with = "on_one_line")]
     pub columns: Vec<String>,
-    /// Its rows.
     pub rows: Vec<Line>,
 }
 
@@ -41,7 +40,6 @@ pub struct Table {
 pub struct Line {
     /// The heading that it stands under.
     pub section: &'static str,
-    /// What it is about.
     pub name: String,
     /// One per column.
     pub values: Vec<Value>,
@@ -51,7 +49,6 @@ pub struct Line {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(into = "Option<f64>")]
 pub enum Value {
-    /// A cost.
     Cost {
         /// In the table's unit.
         value: f64,
@@ -60,7 +57,6 @@ pub enum Value {
     },
     /// Of a VM's cost and the real machine's.
     Ratio {
-        /// The ratio.
         value: f64,
         /// Both are trusted.
         reliable: bool,

@@ -23,7 +23,7 @@ use crate::compare::{Cell, Cost, Labelled, Row};
 
 /// No VMM handles an exit in less.
 const MIN_NS: f64 = 250.0;
-/// An exit is so many times more expensive than what it is for.
+/// An exit costs this many times more than the operation itself.
 const TIMES: f64 = 5.0;
 /// What costs an exit more, and is so many times slower, exits even though it is slow by itself.
 const DEVICE_TIMES: f64 = 2.0;
@@ -37,16 +37,13 @@ const HIDES: f64 = 4.0;
 /// Whether an operation exits to the VMM.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// It does.
     Exits {
         /// What that costs, in ticks of the VM's TSC.
         ticks: f64,
         /// The same in time.
         ns: f64,
     },
-    /// It does not.
     DoesNot,
-    /// Undecided.
     CantSay(VerdictReason),
 }
 
@@ -55,7 +52,6 @@ pub enum Verdict {
 pub enum VerdictReason {
     /// A machine has no figure.
     NoFigure {
-        /// Its name.
         label: String,
         /// What it has instead.
         why: String,
@@ -70,7 +66,7 @@ pub enum VerdictReason {
     NotReliable,
     /// It takes so long, in ns, on the real machine that an exit would not show.
     Hidden(f64),
-    /// It is so many times slower, by so many ns: too much for none, too little for an exit.
+    /// It is slower by this factor, and by this many ns: too much for none, too little for an exit.
     Between(f64, f64),
 }
 

@@ -1,6 +1,6 @@
 //! Where the VM that comes goes, and the report of it: pure.
 
-use api::layout::{HostLayout, Place, VmLayout};
+use api::layout::{HostLayout, NodePlacement, VmLayout};
 use layout::{
     Allowed, Arrival, Load, Options, Outcome, Placed, Plan, Sample, Source, Topology, Vm,
     default_placement,
@@ -157,7 +157,7 @@ pub(crate) fn with_now(layout: &mut HostLayout, processes: &[Pid], host: &Host, 
 }
 
 /// With the kernel's numbers of nodes.
-pub(crate) fn place(topology: &Topology, placed: &Placed) -> Place {
+pub(crate) fn place(topology: &Topology, placed: &Placed) -> NodePlacement {
     let nodes = || topology.nodes().iter().enumerate();
     let count = |home: Option<usize>| {
         let n = placed.vcpus.iter().filter(|other| **other == home).count();
@@ -166,7 +166,7 @@ pub(crate) fn place(topology: &Topology, placed: &Placed) -> Place {
     let bound = nodes().map(|(at, node)| (Some(node.id), count(Some(at))));
     let vcpus = bound.chain(std::iter::once((None, count(None))));
     let memory = nodes().map(|(at, node)| (node.id, placed.memory.get(at).copied().unwrap_or(0)));
-    Place {
+    NodePlacement {
         vcpus: vcpus.filter(|(_, n)| 0 < *n).collect(),
         memory: memory.filter(|(_, bytes)| 0 < *bytes).collect(),
         remote: placed.remote(topology),

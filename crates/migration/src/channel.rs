@@ -35,7 +35,6 @@ const TICK: Duration = Duration::from_millis(200);
 const ALIVE: Duration = Duration::from_secs(10);
 const ALIVE_TRIES: u32 = 6;
 
-/// A connection.
 pub(crate) struct Channel {
     stream: Box<dyn Stream>,
     received: Vec<u8>,
@@ -339,7 +338,7 @@ mod test {
     use std::net::TcpListener;
     use std::thread::JoinHandle;
 
-    use api::layout::{ToDestination, ToSource, VERSION};
+    use api::layout::{DestinationMessage, SourceMessage, VERSION};
 
     use super::*;
 
@@ -379,20 +378,20 @@ mod test {
         let (address, accepted) = listen(&theirs, known);
         let mut client =
             Channel::connect(&ours.identity, &peer("theirs", &theirs, &address)).unwrap();
-        client.send(&ToDestination::Hello { version: VERSION }).unwrap();
+        client.send(&SourceMessage::Hello { version: VERSION }).unwrap();
         let (mut server, from) = accepted.join().unwrap().unwrap();
         assert_eq!(from.name, "ours");
         let limit = Duration::from_secs(20);
         assert_eq!(
-            server.receive::<ToDestination>(limit).unwrap(),
-            ToDestination::Hello { version: VERSION }
+            server.receive::<SourceMessage>(limit).unwrap(),
+            SourceMessage::Hello { version: VERSION }
         );
-        server.send(&ToSource::Refused { reason: "no".to_owned() }).unwrap();
-        assert!(matches!(client.receive(limit), Ok(ToSource::Refused { .. })));
-        let waited = client.receive::<ToSource>(Duration::ZERO);
+        server.send(&DestinationMessage::Refused { reason: "no".to_owned() }).unwrap();
+        assert!(matches!(client.receive(limit), Ok(DestinationMessage::Refused { .. })));
+        let waited = client.receive::<DestinationMessage>(Duration::ZERO);
         assert!(matches!(waited, Err(ChannelError::TimedOut(_))));
         drop(server);
-        assert!(client.receive::<ToSource>(limit).is_err());
+        assert!(client.receive::<DestinationMessage>(limit).is_err());
     }
 
     #[test]
@@ -406,7 +405,7 @@ mod test {
         let mut client =
             Channel::connect(&stranger.identity, &peer("theirs", &theirs, &address)).unwrap();
         assert!(accepted.join().unwrap().is_err());
-        let answer = client.receive::<ToSource>(Duration::from_secs(20));
+        let answer = client.receive::<DestinationMessage>(Duration::from_secs(20));
         assert!(
             matches!(answer, Err(ChannelError::Broken(_) | ChannelError::Closed)),
             "{answer:?}"

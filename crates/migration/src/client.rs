@@ -20,12 +20,10 @@ pub struct Ordered {
 /// Why the daemon does not carry it out.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
-    /// It does not run.
     #[error("failed to reach the layout daemon at {}: {source}; start it: vmscope layout daemon", path.display())]
     NoDaemon {
         /// Its socket.
         path: PathBuf,
-        /// Why.
         source: std::io::Error,
     },
     /// It ended, or sent an invalid message.

@@ -46,7 +46,7 @@ pub struct Config {
     pub downtime_ms: u64,
     /// Bytes a second that a migration may send; without it, as many as QEMU likes.
     pub bandwidth: Option<u64>,
-    /// A migration of which nothing was sent for so long is given up, seconds: 1 to 3600.
+    /// Seconds until a migration that sends nothing is given up: 1 to 3600.
     pub stall_s: u64,
     /// VMs that may come, and how their QEMUs are started.
     pub incoming: Vec<Incoming>,
@@ -56,7 +56,6 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Incoming {
-    /// Its name.
     pub vm: String,
     /// The peers that it may come from; none: from all.
     #[serde(default)]
@@ -156,7 +155,7 @@ pub fn is_policy(name: &str) -> bool {
     name == NO_POLICY || layout::POLICIES.contains(&name)
 }
 
-/// Which there are.
+/// Names of all policies, for messages.
 #[must_use]
 pub fn policies() -> String {
     format!("there are {} and {NO_POLICY}", layout::POLICIES.join(", "))

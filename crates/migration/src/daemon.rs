@@ -58,20 +58,9 @@ pub enum DaemonError {
     Probe(#[from] probes::ProbeError),
     /// An address or a socket.
     #[error("failed to listen at {place}: {source}")]
-    Listen {
-        /// Which.
-        place: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// A folder.
+    Listen { place: String, source: io::Error },
     #[error("failed to create {}: {source}", path.display())]
-    Folder {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Folder { path: PathBuf, source: io::Error },
 }
 
 /// Serves until `stop` is set.
@@ -260,7 +249,7 @@ struct User<'a> {
 }
 
 impl Client for User<'_> {
-    fn tell(&mut self, text: &str) {
+    fn show_step(&mut self, text: &str) {
         let _ = self.channel.send(&DaemonEvent::Progress { text: text.to_owned() });
     }
 

@@ -14,10 +14,10 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use api::layout::{Counters, HostLayout, StartedBy, ToDestination, ToSource, VERSION};
+use api::layout::{Counters, DestinationMessage, HostLayout, SourceMessage, StartedBy, VERSION};
 use layout::{Placed, Plan, Topology};
 use model::Pid;
-use numa::{CarriedOut, Host, HostVm, Steered, VmProcess};
+use numa::{AppliedPlan, Host, HostVm, Steered, VmProcess};
 
 use crate::PROC;
 use crate::arrange::{self, Coming, Placement};
@@ -34,23 +34,22 @@ use crate::this_host::ThisHost;
 const NEXT_LIMIT: Duration = Duration::from_secs(10);
 /// How long a migration may take: no wait for a silent source is longer.
 const MIGRATION_LIMIT: Duration = Duration::from_secs(24 * 3600);
-/// How long a VM whose source says that it has gone may take to run here.
+/// How long a VM may take to run here after its source has reported that it left.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(20);
 /// How long a QEMU of ours may wait for a VM whose source is silent.
 pub(crate) const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
 /// How long a QEMU may be behind its source.
 const FIND_LIMIT: Duration = Duration::from_secs(1);
 
-/// What serves sources.
+/// What the daemon needs to serve a source.
 #[derive(Debug)]
 pub(crate) struct Destination<'a> {
     pub(crate) host: &'a ThisHost,
     pub(crate) records: &'a Records,
     /// One plan at a time is made and carried out.
     pub(crate) planning: &'a Mutex<()>,
-    /// Who asks.
     pub(crate) peer: &'a str,
-    /// By which of our addresses it reaches us.
+    /// The address of ours that it connected to.
     pub(crate) address: IpAddr,
 }
 
@@ -90,20 +89,21 @@ impl Destination<'_> {
     /// Serves one source: one VM.
     pub(crate) fn serve(&self, channel: &mut Channel) -> Result<(), ChannelError> {
         match channel.receive(NEXT_LIMIT)? {
-            ToDestination::Hello { version: VERSION } => {}
+            SourceMessage::Hello { version: VERSION } => {}
             other => {
                 let reason = match other {
-                    ToDestination::Hello { version } => {
+                    SourceMessage::Hello { version } => {
                         format!("it speaks version {version} of the protocol, this host {VERSION}")
                     }
                     _ => "it did not greet".to_owned(),
                 };
-                return channel.send(&ToSource::Refused { reason });
+                return channel.send(&DestinationMessage::Refused { reason });
             }
         }
-        channel.send(&ToSource::Hello { version: VERSION })?;
-        let ToDestination::Offer(offer) = channel.receive(NEXT_LIMIT)? else {
-            return channel.send(&ToSource::Refused { reason: "it offered no VM".to_owned() });
+        channel.send(&DestinationMessage::Hello { version: VERSION })?;
+        let SourceMessage::Offer(offer) = channel.receive(NEXT_LIMIT)? else {
+            return channel
+                .send(&DestinationMessage::Refused { reason: "it offered no VM".to_owned() });
         };
         let prepared = check_offer(&offer).and_then(|requested| {
             let counters = self.counters(channel);
@@ -113,7 +113,7 @@ impl Destination<'_> {
             Ok(prepared) => prepared,
             Err(reason) => {
                 line(&format!("{} from {}: refused: {reason}", cut(offer.vm), self.peer));
-                return channel.send(&ToSource::Refused { reason });
+                return channel.send(&DestinationMessage::Refused { reason });
             }
         };
         let verdict = self.receive_vm(channel, &mut prepared);
@@ -123,7 +123,7 @@ impl Destination<'_> {
     /// What was counted of the VM; whatever is wrong with it costs the plan only.
     fn counters(&self, channel: &mut Channel) -> Result<Counters, String> {
         match channel.receive(NEXT_LIMIT) {
-            Ok(ToDestination::Counters(counters)) => Ok(counters),
+            Ok(SourceMessage::Counters(counters)) => Ok(counters),
             Ok(_) => Err("no counters came".to_owned()),
             Err(ChannelError::Frame(error)) => Err(format!("counters make no sense: {error}")),
             Err(error) => Err(format!("no counters came: {error}")),
@@ -329,27 +329,27 @@ impl Destination<'_> {
             Err(error) => {
                 let reason = error.to_string();
                 // Whether it hears that or not: nothing comes.
-                let _ = channel.send(&ToSource::Refused { reason: reason.clone() });
+                let _ = channel.send(&DestinationMessage::Refused { reason: reason.clone() });
                 return SourceVerdict::Stays(reason);
             }
         };
         self.look(prepared);
         let layout = prepared.layout.clone();
-        let mut sent = channel.send(&ToSource::Ready { address, layout });
+        let mut sent = channel.send(&DestinationMessage::Ready { address, layout });
         loop {
             let message = sent.and_then(|()| channel.receive(MIGRATION_LIMIT));
             sent = Ok(());
             match message {
-                Ok(ToDestination::Look) => {
+                Ok(SourceMessage::Look) => {
                     self.look(prepared);
-                    sent = channel.send(&ToSource::Layout(prepared.layout.clone()));
+                    sent = channel.send(&DestinationMessage::Layout(prepared.layout.clone()));
                 }
-                Ok(ToDestination::Arrived) => return SourceVerdict::Arrived,
-                Ok(ToDestination::Abandoned { reason }) => {
+                Ok(SourceMessage::Arrived) => return SourceVerdict::Arrived,
+                Ok(SourceMessage::Abandoned { reason }) => {
                     return SourceVerdict::Stays(cut(reason));
                 }
                 // Too late for a plan, which is no reason to break off.
-                Ok(ToDestination::Counters(_))
+                Ok(SourceMessage::Counters(_))
                 | Err(ChannelError::Frame(FrameError::Garbled(_))) => {}
                 Ok(_) => {
                     return SourceVerdict::Lost("its source sent an invalid message".to_owned());
@@ -396,7 +396,7 @@ impl Destination<'_> {
                 self.arrived(&mut prepared);
                 line(&format!("{vm} came from {peer}"));
                 prepared.waiting.let_go(self.records);
-                channel.send(&ToSource::Layout(prepared.layout))
+                channel.send(&DestinationMessage::Layout(prepared.layout))
             }
             (SourceVerdict::Lost(_), State::Runs) => {
                 self.arrived(&mut prepared);
@@ -443,7 +443,7 @@ impl Destination<'_> {
 }
 
 /// Brings one VM to where it should be.
-fn put(this: &ThisHost, host: &Host, vm: &HostVm, place: &Placed) -> CarriedOut {
+fn put(this: &ThisHost, host: &Host, vm: &HostVm, place: &Placed) -> AppliedPlan {
     let VmProcess { pid, name, .. } = &vm.process;
     let plan = Plan::for_one(&host.topology, (pid.0, name), &vm.placed, place);
     this.apply_plan(host, std::slice::from_ref(vm), &plan, &|| false)
@@ -481,7 +481,7 @@ fn nodes(host: &Host, place: &Placed) -> Vec<u32> {
     used.map(|(node, _)| node.id).collect()
 }
 
-fn account(layout: &mut HostLayout, processes: &[Pid], done: &CarriedOut) {
+fn account(layout: &mut HostLayout, processes: &[Pid], done: &AppliedPlan) {
     for moved in &done.vms {
         let vms = layout.vms.iter_mut().zip(processes);
         for (vm, _) in vms.filter(|(vm, pid)| !vm.arrives && **pid == moved.pid) {
@@ -493,7 +493,7 @@ fn account(layout: &mut HostLayout, processes: &[Pid], done: &CarriedOut) {
     layout.notes.extend(done.failures.iter().map(ToString::to_string));
 }
 
-fn account_arriving(layout: &mut HostLayout, done: &CarriedOut) {
+fn account_arriving(layout: &mut HostLayout, done: &AppliedPlan) {
     for vm in layout.vms.iter_mut().filter(|vm| vm.arrives) {
         vm.moved_bytes += done.vms.iter().map(|moved| moved.moved).sum::<u64>();
     }
@@ -502,5 +502,5 @@ fn account_arriving(layout: &mut HostLayout, done: &CarriedOut) {
 
 /// A peer that does not listen any more will be noticed.
 fn progress(channel: &mut Channel, text: &str) {
-    let _ = channel.send(&ToSource::Progress { text: text.to_owned() });
+    let _ = channel.send(&DestinationMessage::Progress { text: text.to_owned() });
 }

@@ -41,17 +41,17 @@ pub(crate) fn take<T: DeserializeOwned>(received: &mut Vec<u8>) -> Result<Option
 
 #[cfg(test)]
 mod test {
-    use api::layout::{ToDestination, VERSION};
+    use api::layout::{SourceMessage, VERSION};
 
     use super::*;
 
     #[test]
     fn messages_come_back_whole() {
-        let hello = ToDestination::Hello { version: VERSION };
+        let hello = SourceMessage::Hello { version: VERSION };
         let bytes = encode(&hello).unwrap();
         let mut received = Vec::new();
         for byte in &bytes {
-            assert_eq!(take::<ToDestination>(&mut received), Ok(None));
+            assert_eq!(take::<SourceMessage>(&mut received), Ok(None));
             received.push(*byte);
         }
         received.extend(&bytes);
@@ -63,16 +63,16 @@ mod test {
 
     #[test]
     fn a_message_behind_nonsense_is_read() {
-        let look = ToDestination::Look;
+        let look = SourceMessage::Look;
         let mut received = [encode(&"hello").unwrap(), encode(&look).unwrap()].concat();
-        assert!(take::<ToDestination>(&mut received).is_err());
+        assert!(take::<SourceMessage>(&mut received).is_err());
         assert_eq!(take(&mut received), Ok(Some(look)));
     }
 
     #[test]
     fn what_is_no_message_is_refused() {
         let check = |bytes: &[u8], expected: &str| {
-            let error = take::<ToDestination>(&mut bytes.to_vec()).unwrap_err().to_string();
+            let error = take::<SourceMessage>(&mut bytes.to_vec()).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         };
         check(&[0xff; 4], "too long");

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use api::layout::{Order, ToDestination, ToSource};
+use api::layout::{DestinationMessage, Order, SourceMessage};
 use layout::{Allowed, Load, Node, Topology};
 
 use crate::channel::{Channel, ChannelError};
@@ -12,9 +12,9 @@ use crate::{Identity, Peer, arrange, frame, offer};
 /// What another host says, from its first byte on: as a source, and as a destination.
 pub fn peer_said(bytes: &[u8]) {
     let (mut requested, mut counters) = (None, Err("none came".to_owned()));
-    all(bytes, |message: ToDestination| match message {
-        ToDestination::Offer(offer) => requested = offer::check_offer(&offer).ok(),
-        ToDestination::Counters(sent) => {
+    all(bytes, |message: SourceMessage| match message {
+        SourceMessage::Offer(offer) => requested = offer::check_offer(&offer).ok(),
+        SourceMessage::Counters(sent) => {
             counters = offer::check_counters(&sent, Duration::from_secs(60));
         }
         _ => {}
@@ -33,8 +33,10 @@ pub fn peer_said(bytes: &[u8]) {
             assert_eq!(place.bytes(), requested.memory);
         }
     }
-    all(bytes, |message: ToSource| {
-        if let ToSource::Ready { layout, .. } | ToSource::Layout(layout) = message {
+    all(bytes, |message: DestinationMessage| {
+        if let DestinationMessage::Ready { layout, .. } | DestinationMessage::Layout(layout) =
+            message
+        {
             let layout = offer::check_layout(layout);
             assert!(layout.vms.len() <= layout::MAX_VMS);
         }
@@ -72,7 +74,8 @@ fn all<T: serde::de::DeserializeOwned>(bytes: &[u8], mut each: impl FnMut(T)) {
 #[must_use]
 pub fn honest() -> Vec<Vec<u8>> {
     use api::layout::{
-        Counters, HostLayout, MigrateOrder, Offer, Place, Sample, StartedBy, VERSION, VmLayout,
+        Counters, HostLayout, MigrateOrder, NodePlacement, Offer, Sample, StartedBy, VERSION,
+        VmLayout,
     };
     let offer = Offer {
         vm: "web".to_owned(),
@@ -85,7 +88,8 @@ pub fn honest() -> Vec<Vec<u8>> {
     };
     let sample = Sample { seconds: 1.0, misses: 2.8e7, instructions: Some(1e9), remote: None };
     let counters = Counters { source: "perf".to_owned(), age_s: 1.0, samples: vec![sample; 3] };
-    let place = Place { vcpus: vec![(Some(1), 2)], memory: vec![(1, 4 << 30)], remote: 0.5 };
+    let place =
+        NodePlacement { vcpus: vec![(Some(1), 2)], memory: vec![(1, 4 << 30)], remote: 0.5 };
     let vm = VmLayout {
         name: "web".to_owned(),
         planned: Some(place.clone()),
@@ -97,16 +101,19 @@ pub fn honest() -> Vec<Vec<u8>> {
         MigrateOrder { vm: "web".to_owned(), to: "kvm2".to_owned(), policy: None, uri: None };
     let address = std::net::SocketAddr::from(([10, 0, 0, 2], 49152));
     let source = [
-        frame::encode(&ToDestination::Hello { version: VERSION }),
-        frame::encode(&ToDestination::Offer(offer)),
-        frame::encode(&ToDestination::Counters(counters)),
-        frame::encode(&ToDestination::Look),
-        frame::encode(&ToDestination::Arrived),
+        frame::encode(&SourceMessage::Hello { version: VERSION }),
+        frame::encode(&SourceMessage::Offer(offer)),
+        frame::encode(&SourceMessage::Counters(counters)),
+        frame::encode(&SourceMessage::Look),
+        frame::encode(&SourceMessage::Arrived),
     ];
     let destination = [
-        frame::encode(&ToSource::Hello { version: VERSION }),
-        frame::encode(&ToSource::Ready { address: Some(address), layout: layout.clone() }),
-        frame::encode(&ToSource::Layout(layout)),
+        frame::encode(&DestinationMessage::Hello { version: VERSION }),
+        frame::encode(&DestinationMessage::Ready {
+            address: Some(address),
+            layout: layout.clone(),
+        }),
+        frame::encode(&DestinationMessage::Layout(layout)),
     ];
     let user = [frame::encode(&Order::Migrate(order)), frame::encode(&Order::Cancel)];
     let joined = |frames: &[Result<Vec<u8>, frame::FrameError>]| -> Vec<u8> {
@@ -125,7 +132,7 @@ pub fn converse(
     peer: &Peer,
     said: &[(Duration, Vec<u8>)],
     limit: Duration,
-) -> Result<Vec<ToSource>, String> {
+) -> Result<Vec<DestinationMessage>, String> {
     let identity = Identity::open(state).map_err(|error| error.to_string())?;
     let failed = |error: ChannelError| error.to_string();
     let mut channel = Channel::connect(&identity, peer).map_err(failed)?;
@@ -136,15 +143,18 @@ pub fn converse(
     }
     loop {
         match channel.receive(limit) {
-            Ok(ToSource::Progress { .. }) => {}
+            Ok(DestinationMessage::Progress { .. }) => {}
             Ok(answer) => answers.push(answer),
             Err(ChannelError::TimedOut(_) | ChannelError::Closed) => return Ok(answers),
             Err(error) if answers.is_empty() => return Err(error.to_string()),
             Err(_) => return Ok(answers),
         }
-        if matches!(answers.last(), Some(ToSource::Ready { .. } | ToSource::Refused { .. })) {
+        if matches!(
+            answers.last(),
+            Some(DestinationMessage::Ready { .. } | DestinationMessage::Refused { .. })
+        ) {
             let reason = "it was a test".to_owned();
-            let abandoned = ToDestination::Abandoned { reason };
+            let abandoned = SourceMessage::Abandoned { reason };
             // The refusing side has closed.
             let _ = channel.send(&abandoned);
             return Ok(answers);

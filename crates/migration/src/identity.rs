@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
 
-/// Key and certificate.
+/// Holds the key and the certificate.
 const FILE: &str = "identity.pem";
 const MAX_BYTES: u64 = 64 << 10;
 
@@ -29,14 +29,11 @@ pub struct Identity {
 /// Why there is none.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The file.
     #[error("failed to {action} {}: {source}", path.display())]
     File {
         /// Verb.
         action: &'static str,
-        /// Which.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// It holds something else.

@@ -43,7 +43,6 @@ const MAX_LOG_BYTES: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct IncomingQemu {
     pub(crate) found: FoundVm,
-    /// When its process began.
     pub(crate) started: u64,
     /// The threads of its vCPUs, which have not run.
     pub(crate) threads: Vec<Tid>,
@@ -312,8 +311,8 @@ impl IncomingQemu {
     }
 }
 
-/// What becomes of a QEMU whose source says nothing: QEMUs need no daemon to hand over a VM. Waits until it has the VM, is
-/// gone, or has done nothing for so long.
+/// What happens to a QEMU when its source says nothing: QEMUs need no daemon to hand over a VM. Waits until it has the
+/// VM, is gone, or has done nothing for so long.
 pub(crate) fn outcome(host: &ThisHost, pid: Pid, started: u64, idle: Duration) -> State {
     let (mut busy, mut cpu_time) = (Instant::now(), None);
     loop {
@@ -334,9 +333,7 @@ pub(crate) fn outcome(host: &ThisHost, pid: Pid, started: u64, idle: Duration) -
 pub(crate) enum State {
     /// The VM has not run there.
     Waits,
-    /// It has.
     Runs,
-    /// It is gone.
     Gone,
 }
 

@@ -12,7 +12,7 @@ const MAX_CHARS: usize = 200;
 /// Samples of a VM.
 const MAX_SAMPLES: usize = 3600;
 /// Bytes of a VM.
-const MOST_BYTES: u64 = 1 << 50;
+const MAX_BYTES: u64 = 1 << 50;
 /// A time that is longer is none.
 const MAX_SECONDS: f64 = 1e10;
 /// Nodes of a place, and notes.
@@ -41,7 +41,7 @@ pub(crate) fn check_offer(offer: &Offer) -> Result<CheckedOffer, String> {
     if !(1..=MAX_VCPUS).contains(&vcpus) {
         return Err(format!("it has {vcpus} vCPUs: there must be 1 to {MAX_VCPUS}"));
     }
-    if !(1..=MOST_BYTES).contains(memory) {
+    if !(1..=MAX_BYTES).contains(memory) {
         return Err(format!("it has {memory} bytes of memory"));
     }
     Ok(CheckedOffer {
@@ -107,7 +107,7 @@ pub(crate) fn check_layout(layout: HostLayout) -> HostLayout {
     }
 }
 
-fn place(mut place: api::layout::Place) -> api::layout::Place {
+fn place(mut place: api::layout::NodePlacement) -> api::layout::NodePlacement {
     place.vcpus.truncate(MAX_PARTS);
     place.memory.truncate(MAX_PARTS);
     place.remote = place.remote.clamp(0.0, 1.0);

@@ -11,7 +11,6 @@ const MAX_PEERS: usize = 4096;
 /// Another host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Its name here.
     pub name: String,
     /// Where its daemon listens: `HOST:PORT`.
     pub address: String,

@@ -1,6 +1,6 @@
 //! `vmscope migrate`: what came of a migration, and where the destination's VMs are.
 
-use api::layout::{HostLayout, Migrated, Place, VmLayout};
+use api::layout::{HostLayout, Migrated, NodePlacement, VmLayout};
 use serde_json::json;
 use view::{
     Cell, Column, Report, Table, clean, length, memory_by_node, mib_and_bytes, size, vcpus_by_node,
@@ -24,12 +24,12 @@ impl<'m> Layouts<'m> {
     }
 
     /// Where a VM was while the one that moves still ran at its source.
-    fn at_switch_over(&self, vm: &VmLayout) -> Option<&'m Place> {
+    fn at_switch_over(&self, vm: &VmLayout) -> Option<&'m NodePlacement> {
         let before = self.before.filter(|layout| layout.before_switch_over)?;
         before.vms.iter().find(|other| other.name == vm.name)?.now.as_ref()
     }
 
-    fn now(&self, vm: &'m VmLayout) -> Option<&'m Place> {
+    fn now(&self, vm: &'m VmLayout) -> Option<&'m NodePlacement> {
         self.after.and(vm.now.as_ref())
     }
 }
@@ -129,18 +129,19 @@ fn vms(layouts: &Layouts<'_>) -> Table {
     ];
     let mut table = Table::new("VMs of the destination, by node", columns);
     let hundred = |part: f64| Cell::Real(100.0 * part);
-    let vcpus = |place: &Place| -> Cell {
+    let vcpus = |place: &NodePlacement| -> Cell {
         vcpus_by_node(place.vcpus.iter().map(|(node, n)| (*node, u64::from(*n)))).into()
     };
-    let memory = |place: &Place| -> Cell { memory_by_node(place.memory.iter().copied()).into() };
+    let memory =
+        |place: &NodePlacement| -> Cell { memory_by_node(place.memory.iter().copied()).into() };
     for vm in &layouts.last.vms {
         let (planned, then, now) =
             (vm.planned.as_ref(), layouts.at_switch_over(vm), layouts.now(vm));
         let sign = if vm.arrives { " (arrives)" } else { "" };
-        let of = |place: Option<&Place>, cell: &dyn Fn(&Place) -> Cell| -> Cell {
+        let of = |place: Option<&NodePlacement>, cell: &dyn Fn(&NodePlacement) -> Cell| -> Cell {
             place.map(cell).into()
         };
-        let remote = |place: &Place| hundred(place.remote);
+        let remote = |place: &NodePlacement| hundred(place.remote);
         let [moved, moved_bytes] = mib_and_bytes(vm.moved_bytes);
         table.row([
             format!("{}{sign}", vm.name).into(),
@@ -177,7 +178,7 @@ mod test {
     use super::*;
 
     fn migrated() -> Migrated {
-        let place = |node: u32| Place {
+        let place = |node: u32| NodePlacement {
             vcpus: vec![(Some(node), 2)],
             memory: vec![(node, 1 << 30)],
             remote: 0.0,
@@ -185,7 +186,11 @@ mod test {
         let vm = VmLayout {
             name: "web\u{1b}".to_owned(),
             arrives: true,
-            before: Place { vcpus: vec![(None, 2)], memory: vec![(0, 1 << 30)], remote: 0.75 },
+            before: NodePlacement {
+                vcpus: vec![(None, 2)],
+                memory: vec![(0, 1 << 30)],
+                remote: 0.75,
+            },
             planned: Some(place(2)),
             now: Some(place(2)),
             speed_before: 0.5,

@@ -14,8 +14,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use api::layout::{
-    Counters, HostLayout, MigrateOrder, Migrated, Offer, StartedBy, ToDestination, ToSource,
-    VERSION,
+    Counters, DestinationMessage, HostLayout, MigrateOrder, Migrated, Offer, SourceMessage,
+    StartedBy, VERSION,
 };
 use numa::VmProcess;
 use qmp::{CAPABILITIES, Migration, MigrationState, QmpError, Session};
@@ -96,8 +96,8 @@ pub(crate) enum DestinationError {
 
 /// What the one who ordered hears and wants meanwhile.
 pub(crate) trait Client {
-    /// Something long begins.
-    fn tell(&mut self, text: &str);
+    /// Shows that a long step begins.
+    fn show_step(&mut self, text: &str);
     /// Whether it is not wanted any more.
     fn is_cancelled(&mut self) -> bool;
 }
@@ -109,7 +109,7 @@ impl OutgoingVm {
     }
 
     /// The VM of this process, and a session with its QEMU.
-    pub(crate) fn of(host: &ThisHost, vm: &VmProcess) -> Result<Self, SourceError> {
+    pub(crate) fn for_vm(host: &ThisHost, vm: &VmProcess) -> Result<Self, SourceError> {
         let is_it = |process: &VmProcess| (process.pid, process.started) == (vm.pid, vm.started);
         Self::find_by(host, &vm.name, is_it)
     }
@@ -175,7 +175,7 @@ pub(crate) fn counters(used: &Use) -> Counters {
     }
 }
 
-/// A migration of which nothing is known yet but what was counted.
+/// The report of a migration that has only counters yet.
 pub(crate) fn begun(vm: &str, to: Option<&str>, counters: &Counters) -> Migrated {
     Migrated {
         vm: vm.to_owned(),
@@ -208,21 +208,21 @@ impl Destination {
         let failed = |source| DestinationError::Channel { peer: name.clone(), source };
         let nonsense = || DestinationError::Nonsense(name.clone());
         let mut channel = Channel::connect(identity, peer).map_err(failed)?;
-        channel.send(&ToDestination::Hello { version: VERSION }).map_err(failed)?;
+        channel.send(&SourceMessage::Hello { version: VERSION }).map_err(failed)?;
         match channel.receive(ANSWER_LIMIT).map_err(failed)? {
-            ToSource::Hello { version: VERSION } => {}
-            ToSource::Refused { reason } => {
+            DestinationMessage::Hello { version: VERSION } => {}
+            DestinationMessage::Refused { reason } => {
                 return Err(DestinationError::Refused { peer: name, reason: cut(reason) });
             }
             _ => return Err(nonsense()),
         }
-        channel.send(&ToDestination::Offer(offer)).map_err(failed)?;
-        channel.send(&ToDestination::Counters(counters)).map_err(failed)?;
+        channel.send(&SourceMessage::Offer(offer)).map_err(failed)?;
+        channel.send(&SourceMessage::Counters(counters)).map_err(failed)?;
         let start = Instant::now();
         loop {
             if client.is_cancelled() {
                 let reason = "it was cancelled".to_owned();
-                let _ = channel.send(&ToDestination::Abandoned { reason });
+                let _ = channel.send(&SourceMessage::Abandoned { reason });
                 return Err(DestinationError::Cancelled);
             }
             match channel.poll().map_err(failed)? {
@@ -230,12 +230,14 @@ impl Destination {
                     return Err(failed(ChannelError::TimedOut(limit)));
                 }
                 None => {}
-                Some(ToSource::Progress { text }) => client.tell(&format!("{name}: {}", cut(text))),
-                Some(ToSource::Ready { address, layout }) => {
+                Some(DestinationMessage::Progress { text }) => {
+                    client.show_step(&format!("{name}: {}", cut(text)))
+                }
+                Some(DestinationMessage::Ready { address, layout }) => {
                     let layout = check_layout(layout);
                     return Ok(Self { peer: name, channel, address, layout });
                 }
-                Some(ToSource::Refused { reason }) => {
+                Some(DestinationMessage::Refused { reason }) => {
                     return Err(DestinationError::Refused { peer: name, reason: cut(reason) });
                 }
                 Some(_) => return Err(nonsense()),
@@ -245,25 +247,25 @@ impl Destination {
 
     /// Where everything is now.
     pub(crate) fn look(&mut self) -> Result<HostLayout, ChannelError> {
-        self.channel.send(&ToDestination::Look)?;
+        self.channel.send(&SourceMessage::Look)?;
         self.layout(ANSWER_LIMIT)
     }
 
     /// The VM runs there.
     pub(crate) fn arrived(&mut self) -> Result<HostLayout, ChannelError> {
-        self.channel.send(&ToDestination::Arrived)?;
+        self.channel.send(&SourceMessage::Arrived)?;
         self.layout(REPORT_LIMIT)
     }
 
     /// The VM stays here.
     pub(crate) fn abandon(&mut self, reason: &str) {
         // A destination that does not hear it will see it.
-        let _ = self.channel.send(&ToDestination::Abandoned { reason: reason.to_owned() });
+        let _ = self.channel.send(&SourceMessage::Abandoned { reason: reason.to_owned() });
     }
 
     fn layout(&mut self, limit: Duration) -> Result<HostLayout, ChannelError> {
         match self.channel.receive(limit)? {
-            ToSource::Layout(layout) => Ok(check_layout(layout)),
+            DestinationMessage::Layout(layout) => Ok(check_layout(layout)),
             _ => Err(ChannelError::Closed),
         }
     }
@@ -291,7 +293,7 @@ impl Source<'_> {
         let used = self.host.use_of(&leaving.process, begin);
         let counters = counters(&used);
         let mut result = begun(&order.vm, Some(&peer.name), &counters);
-        client.tell(&format!("preparing {}", peer.name));
+        client.show_step(&format!("preparing {}", peer.name));
         let started_by = if order.uri.is_some() { StartedBy::Others } else { StartedBy::Daemon };
         let offer = leaving.offer(order.policy.as_deref(), started_by);
         let limit = READY_LIMIT + Duration::from_secs(self.host.config.move_residents_s);
@@ -343,7 +345,7 @@ impl Source<'_> {
                 .notes
                 .push(format!("a restarted daemon will not know of this migration: {error}"));
         }
-        client.tell(&format!("migrating {}", leaving.process.name));
+        client.show_step(&format!("migrating {}", leaving.process.name));
         line(&format!(
             "migrating {} to {}",
             leaving.process.name,

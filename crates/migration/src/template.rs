@@ -15,7 +15,7 @@ use serde::de::{self, Deserializer};
 pub(crate) const NUMA: &str = "{numa}";
 /// Words of a command line at most, and bytes of them all.
 const MAX_WORDS: usize = 1024;
-const MOST_BYTES: usize = 64 << 10;
+const MAX_BYTES: usize = 64 << 10;
 /// The daemon chooses when these begin.
 const OWN_OPTIONS: &[&str] = &["-incoming", "-S", "-daemonize", "-preconfig"];
 
@@ -44,8 +44,8 @@ impl Template {
             return Err("command names no program".to_owned());
         }
         let bytes: usize = words.iter().map(String::len).sum();
-        if MAX_WORDS < words.len() || MOST_BYTES < bytes {
-            return Err(format!("command: {MAX_WORDS} words, {MOST_BYTES} bytes at most"));
+        if MAX_WORDS < words.len() || MAX_BYTES < bytes {
+            return Err(format!("command: {MAX_WORDS} words, {MAX_BYTES} bytes at most"));
         }
         let own = |word: &&String| {
             let option =

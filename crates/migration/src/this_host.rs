@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use layout::{Load, Plan, Sample, Source};
-use numa::{CarriedOut, Host, HostVm, NumaError, Roots, VmProcess};
+use numa::{AppliedPlan, Host, HostVm, NumaError, Roots, VmProcess};
 use probes::{FoundVm, ProbeError, VmFinder};
 
 use crate::config::Config;
@@ -60,7 +60,7 @@ impl ThisHost {
         vms: &[HostVm],
         plan: &Plan,
         stop: &dyn Fn() -> bool,
-    ) -> CarriedOut {
+    ) -> AppliedPlan {
         let roots = Roots { sys: Path::new(SYS), proc: Path::new(PROC) };
         numa::apply_plan(roots, &host.topology, vms, plan, self.config.move_bytes_per_s, stop)
     }

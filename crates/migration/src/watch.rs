@@ -32,7 +32,7 @@ const WAIT: Duration = Duration::from_millis(500);
 /// Peers may plan for so long: pages are coming.
 const READY_LIMIT: Duration = Duration::from_secs(120);
 
-/// What is watched.
+/// Options of `migrate --watch`.
 #[derive(Debug, Clone)]
 pub(crate) struct Watch {
     pub(crate) policy: Option<String>,
@@ -149,7 +149,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// Watches one VM until it is gone.
 fn one(shared: &Shared, watch: &Watch, process: &VmProcess) -> Result<(), String> {
     let vm = &process.name;
-    let mut leaving = OutgoingVm::of(&shared.host, process).map_err(|error| error.to_string())?;
+    let mut leaving =
+        OutgoingVm::for_vm(&shared.host, process).map_err(|error| error.to_string())?;
     let begins = |state| matches!(state, MigrationState::Setup | MigrationState::Active);
     let now = leaving.session.migration().map_err(|error| error.to_string())?;
     let mut has_begun = begins(now.state);
@@ -249,7 +250,7 @@ fn find_destination(
 struct Teller<'a>(&'a Watch);
 
 impl Client for Teller<'_> {
-    fn tell(&mut self, text: &str) {
+    fn show_step(&mut self, text: &str) {
         self.0.say(text.to_owned());
     }
 

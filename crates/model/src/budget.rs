@@ -12,7 +12,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So many bytes.
+    /// A budget of this many bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         Self { left: Arc::new(AtomicUsize::new(bytes)), whole: None }

@@ -30,7 +30,7 @@ counters! {
     SamplesMissed "samples_missed",
     /// Samples in the recording, by CPU, in older recordings: not a loss.
     SamplesWritten "samples_written",
-    /// Samples whose call stack is in no table.
+    /// Samples with a call stack that is in no table.
     SamplesWithoutStackRow "samples_without_stack_row",
     /// Samples whose vCPU is in no table.
     SamplesWithoutVcpuRow "samples_without_vcpu_row",
@@ -42,7 +42,7 @@ counters! {
     VcpuReadErrors "vcpu_read_errors",
     /// Searches for vCPUs that failed.
     VcpuLooksFailed "vcpu_looks_failed",
-    /// vCPUs whose switches are not recorded.
+    /// vCPUs without recorded switches.
     VcpusNotWatched "vcpus_not_watched",
     /// Throttled queues that were lost.
     ThrottledQueuesDropped "throttled_queues_dropped",

@@ -29,10 +29,10 @@ pub use results::{
     ThiefKind, VcpuTimeRow, VmRow, WindowKey,
 };
 pub use sample::{HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
-pub use switch::{GuestAt, OffCpuReason, Switch, SwitchEvent};
+pub use switch::{GuestRegisters, OffCpuReason, Switch, SwitchEvent};
 pub use tables::{
-    BuildId, CpuNode, ExitCount, FoundMemory, Guest, Header, Image, ImageKind, Mapping, Module,
-    Note, OffCpuSource, Owner, QuotaMember, Stack, Symbol, SymbolName, Tables, Thread,
+    BuildId, CpuNode, ExitCount, Guest, Header, Image, ImageKind, Mapping, Module, Note,
+    NumaReading, OffCpuSource, Owner, QuotaMember, Stack, Symbol, SymbolName, Tables, Thread,
     ThrottledQueue, Throttling, Trigger, Vcpu, Vendor, Vm, VmMemory,
 };
 pub use text::is_unsafe;

@@ -27,26 +27,21 @@ impl WindowKey {
 /// A row of a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResultRow<T> {
-    /// Which.
     pub window: Arc<WindowKey>,
     /// First instant of the row's time slice, `CLOCK_REALTIME`, us since 1970.
     pub slice_unix_us: i64,
-    /// What was found.
     pub row: T,
 }
 
 /// A program's code, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ResultCode {
-    /// Process name.
     pub process: Option<String>,
     /// Its id in its own host or guest.
     pub pid: Option<u32>,
-    /// Thread name.
     pub thread: Option<String>,
     /// Its id in its own host or guest.
     pub tid: Option<u32>,
-    /// Function.
     pub function: Option<String>,
     /// Path of its module, or a name in brackets.
     pub module: Option<String>,
@@ -57,11 +52,9 @@ pub struct ResultCode {
 /// A thief, without the marks that its name in `VcpuTimeRow::thief` has: a process chooses its own name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResultThief {
-    /// What it is.
     pub kind: ThiefKind,
     /// What a process or a kernel thread calls itself.
     pub name: Option<String>,
-    /// Its process id.
     pub pid: Option<u32>,
 }
 
@@ -112,15 +105,13 @@ thief_kinds! {
 /// Time of a vCPU. Of one vCPU and slice all `ns` add up to the time that the vCPU was there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VcpuTimeRow {
-    /// The VM's name.
     pub vm: String,
     /// Number of the vCPU in the VM.
     pub vcpu: u32,
-    /// What the vCPU did.
     pub state: String,
     /// Whose time it was in the guest.
     pub code: ResultCode,
-    /// Who had the CPU meanwhile.
+    /// What had the CPU in that time.
     pub thief: Option<String>,
     /// The VM that the thief belongs to.
     pub thief_vm: Option<String>,
@@ -128,7 +119,6 @@ pub struct VcpuTimeRow {
     pub thief_is: Option<ResultThief>,
     /// The VM exit that took the time.
     pub exit_reason: Option<String>,
-    /// How long.
     pub ns: u64,
     /// The part of `ns` that is left when all lost time is taken away.
     pub corrected_ns: u64,
@@ -139,17 +129,14 @@ pub struct VcpuTimeRow {
 /// Time of a physical CPU. Of one CPU and slice all `ns` add up to the slice's length in the window.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuTimeRow {
-    /// Number of the CPU.
     pub cpu: u32,
     /// What was interrupted: `guest_kernel`, `guest_user`, `host_kernel`, `host_user`, `idle`, or `not_sampled`.
     pub level: String,
     /// The VM whose guest, or whose VMM, it was.
     pub vm: Option<String>,
-    /// Which code.
     pub code: ResultCode,
     /// The host's call stack, outermost first, functions joined by `;`. In recordings with call graphs.
     pub stack: Option<String>,
-    /// How long.
     pub ns: u64,
     /// Samples that saw it.
     pub samples: u64,
@@ -158,20 +145,16 @@ pub struct CpuTimeRow {
 /// VM exits of a vCPU, where they were counted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExitsRow {
-    /// The VM's name.
     pub vm: String,
     /// Number of the vCPU in the VM.
     pub vcpu: u32,
-    /// Name of the exit reason.
     pub exit_reason: String,
-    /// How many.
     pub exits: u64,
 }
 
 /// A host during a window.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostRow {
-    /// Length of the window.
     pub length_ns: u64,
     /// What the host calls itself.
     pub hostname: String,
@@ -185,7 +168,6 @@ pub struct HostRow {
     pub cpus: u32,
     /// VMs that ran.
     pub vms: u32,
-    /// Samples in the window.
     pub samples: u64,
     /// Samples taken and lost.
     pub samples_lost: u64,
@@ -196,11 +178,9 @@ pub struct HostRow {
 /// A VM during a window.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VmRow {
-    /// Its name.
     pub vm: String,
     /// The VMM's process id.
     pub pid: u32,
-    /// Its vCPUs.
     pub vcpus: u32,
     /// All time of its vCPUs: what its rows of `VcpuTimeRow` add up to.
     pub vcpu_ns: u64,
@@ -212,7 +192,6 @@ pub struct VmRow {
     pub throttled_ns: Option<u64>,
     /// Where its guest's map came from.
     pub map_via: Option<String>,
-    /// Why there is none.
     pub no_map_reason: Option<String>,
 }
 
@@ -230,15 +209,10 @@ pub struct HealthRow {
 /// All that is found in a window.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Results {
-    /// What vCPUs did.
     pub vcpu_time: Vec<ResultRow<VcpuTimeRow>>,
-    /// What physical CPUs did.
     pub cpu_time: Vec<ResultRow<CpuTimeRow>>,
-    /// VM exits.
     pub exits: Vec<ResultRow<ExitsRow>>,
-    /// The host.
     pub hosts: Vec<ResultRow<HostRow>>,
-    /// Its VMs.
     pub vms: Vec<ResultRow<VmRow>>,
     /// What was lost, and notes.
     pub health: Vec<ResultRow<HealthRow>>,

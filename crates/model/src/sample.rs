@@ -7,7 +7,6 @@ use crate::{CpuId, Cr3, GuestVirt, HostNs, HostVirt, KernelStack, Pid, StackId, 
 pub struct Sample {
     /// When the interrupt was handled.
     pub time: HostNs,
-    /// Where.
     pub cpu: CpuId,
     /// The host process that had the CPU; 0 is the idle task.
     pub pid: Pid,
@@ -28,7 +27,6 @@ pub struct Sample {
 pub enum HostMode {
     /// Host kernel (also when a guest was interrupted: KVM handles the interrupt).
     Kernel,
-    /// Host user code.
     User,
 }
 
@@ -52,7 +50,6 @@ pub enum VcpuState {
 pub struct VcpuSample {
     /// Which vCPU of which VM.
     pub vcpu: VcpuId,
-    /// Guest instruction pointer.
     pub ip: GuestVirt,
     /// Guest page-table base. `None` where it can't be read (Intel without the helper module,
     /// encrypted guests): such a VM's user time is one line that says why.

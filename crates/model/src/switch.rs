@@ -8,13 +8,10 @@ use crate::{
 /// One event of a vCPU's thread on the host's time axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
-    /// When.
     pub time: HostNs,
     /// The CPU it left or got, or on whose queue it was put.
     pub cpu: CpuId,
-    /// Whose thread.
     pub vcpu: VcpuId,
-    /// What.
     pub event: SwitchEvent,
 }
 
@@ -29,22 +26,19 @@ pub struct Switch {
 pub enum SwitchEvent {
     /// It left the CPU.
     Out {
-        /// Why.
         off_cpu: OffCpuReason,
         /// Who got the CPU; 0 is the idle task.
         pid: Pid,
-        /// Its thread.
         tid: Tid,
         /// Last VM-exit reason, as `VcpuSample::exit_reason`.
         exit_reason: u32,
         /// Where its guest will go on; `None` before a halt, and where it can't be read.
-        guest: Option<GuestAt>,
+        guest: Option<GuestRegisters>,
     },
     /// It got the CPU.
     In {
         /// Who had the CPU before.
         pid: Pid,
-        /// Its thread.
         tid: Tid,
     },
     /// It was woken: from now on it waits for a CPU.
@@ -65,14 +59,10 @@ pub enum SwitchEvent {
 
 /// Where a guest stands while its vCPU does not run; fields as in `VcpuSample`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GuestAt {
-    /// Guest instruction pointer.
+pub struct GuestRegisters {
     pub ip: GuestVirt,
-    /// Guest page-table base.
     pub cr3: Option<Cr3>,
-    /// Guest FS base.
     pub fs_base: GuestVirt,
-    /// Guest privilege level.
     pub cpl: u8,
     /// The stack its kernel is on.
     pub kernel_stack: Option<KernelStack>,
@@ -85,7 +75,7 @@ impl Switch {
         let SwitchEvent::Out { exit_reason, guest: Some(guest), .. } = self.event else {
             return None;
         };
-        let GuestAt { ip, cr3, fs_base, cpl, kernel_stack } = guest;
+        let GuestRegisters { ip, cr3, fs_base, cpl, kernel_stack } = guest;
         let at = VcpuSample {
             vcpu: self.vcpu,
             ip,

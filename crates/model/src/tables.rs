@@ -12,11 +12,9 @@ use crate::{
 pub struct Tables {
     /// Virtual machines seen while recording.
     pub vms: Vec<Vm>,
-    /// Their vCPUs.
     pub vcpus: Vec<Vcpu>,
     /// Program images and kernels, host's and guests'.
     pub images: Vec<Image>,
-    /// Threads of those images.
     pub threads: Vec<Thread>,
     /// Executable mappings of those images.
     pub mappings: Vec<Mapping>,
@@ -45,7 +43,6 @@ pub struct Tables {
 pub struct Header {
     /// Version of vmscope that wrote it.
     pub vmscope_version: String,
-    /// The host's name.
     pub hostname: String,
     /// The host's kernel release.
     pub kernel: String,
@@ -91,7 +88,6 @@ pub enum Vendor {
     Amd,
     /// Intel: exit reasons are VMX's.
     Intel,
-    /// Neither.
     Other,
 }
 
@@ -116,7 +112,6 @@ pub enum OffCpuSource {
 /// How long the CPU quotas that a VM's process is under have held it back so far, summed over CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Throttling {
-    /// The VM.
     pub vm: VmId,
     /// When it was read. Readings that say the same as the one before are left out.
     pub time: HostNs,
@@ -129,7 +124,6 @@ pub struct Throttling {
 pub struct QuotaMember {
     /// The quota: a number that means nothing outside the recording.
     pub quota: u32,
-    /// The VM.
     pub vm: VmId,
     /// `None`: all of its vCPUs.
     pub vcpu: Option<VcpuId>,
@@ -142,9 +136,7 @@ pub struct QuotaMember {
 pub struct ThrottledQueue {
     /// As in `QuotaMember`.
     pub quota: u32,
-    /// Whose queue.
     pub cpu: CpuId,
-    /// First instant.
     pub from: HostNs,
     /// First instant after it.
     pub to: HostNs,
@@ -153,44 +145,32 @@ pub struct ThrottledQueue {
 /// How often a vCPU exited for one reason while recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExitCount {
-    /// The vCPU.
     pub vcpu: VcpuId,
     /// AMD exit code or Intel basic exit reason, see `Header::vendor`.
     pub reason: u32,
-    /// How often.
     pub count: u64,
 }
 
 /// A CPU's NUMA node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuNode {
-    /// The CPU.
     pub cpu: CpuId,
-    /// The node's number.
     pub node: u32,
 }
 
 /// Memory of a VMM's process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmMemory {
-    /// The VM.
     pub vm: VmId,
-    /// When it was read.
     pub time: HostNs,
-    /// What was read.
-    pub found: FoundMemory,
+    pub found: NumaReading,
 }
 
 /// A reading of a VM's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FoundMemory {
+pub enum NumaReading {
     /// How much lies on one node.
-    OnNode {
-        /// The node's number.
-        node: u32,
-        /// Bytes.
-        bytes: u64,
-    },
+    OnNode { node: u32, bytes: u64 },
     /// It could not be read; the text says why.
     Unknown(String),
 }
@@ -206,7 +186,6 @@ pub struct Vm {
     pub started: Option<HostNs>,
     /// When it went away; `None`: it outlived the recording.
     pub ended: Option<HostNs>,
-    /// The guest's report.
     pub guest: Guest,
 }
 
@@ -230,7 +209,6 @@ pub enum Guest {
 /// One vCPU of one VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vcpu {
-    /// Its VM.
     pub vm: VmId,
     /// Its number inside the VM.
     pub number: u32,
@@ -257,10 +235,9 @@ impl Tables {
     }
 }
 
-/// Whose numbering and memory a row speaks of.
+/// The machine that a row's numbers and addresses belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
-    /// The host.
     Host,
     /// The guest of this VM.
     Vm(VmId),
@@ -269,9 +246,7 @@ pub enum Owner {
 /// One program image: a process from one exec to the next (or to its end), or a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
-    /// Host or guest.
     pub owner: Owner,
-    /// Kernel or process.
     pub kind: ImageKind,
     /// Process id in the owner's numbering; 0 for a kernel.
     pub pid: Pid,
@@ -295,14 +270,12 @@ pub struct Image {
 pub enum ImageKind {
     /// The owner's kernel; at most one per owner at a time.
     Kernel,
-    /// A user process.
     Process,
 }
 
 /// A thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thread {
-    /// Its process image.
     pub image: ImageId,
     /// Thread id in the owner's numbering.
     pub tid: Tid,
@@ -315,15 +288,12 @@ pub struct Thread {
 /// A range of an image's addresses that holds a module's code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
-    /// Whose address space.
     pub image: ImageId,
-    /// First address.
     pub start: u64,
     /// First address after it.
     pub end: u64,
     /// Offset in the module of `start`: file offset for a file, 0 at the text's begin for a kernel.
     pub offset: u64,
-    /// What is mapped there.
     pub module: ModuleId,
 }
 
@@ -364,7 +334,7 @@ impl BuildId {
         Self::new(&digits?)
     }
 
-    /// The raw bytes.
+    /// The build id's bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
@@ -380,7 +350,6 @@ impl std::fmt::Display for BuildId {
 /// The name of one address of one module. There is one row for each address that a sample hit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Symbol {
-    /// The module.
     pub module: ModuleId,
     /// Offset in the module, as `Mapping::offset` counts.
     pub offset: u64,

@@ -35,11 +35,9 @@ impl MachineId {
 pub struct TraceEvent {
     /// When, on the host's clock. A guest's times were brought onto it (`Machine::clock`).
     pub time: HostNs,
-    /// Whose.
     pub machine: MachineId,
     /// The CPU it happened on, as its machine numbers it.
     pub cpu: u32,
-    /// What.
     pub kind: TraceEventKind,
 }
 
@@ -77,7 +75,6 @@ pub enum PrevState {
     },
     /// It is stopped, traced or parked.
     Stopped,
-    /// It ended.
     Dead,
 }
 
@@ -100,7 +97,6 @@ pub enum Interrupt {
 /// The CPU's own interrupt vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Vector {
-    /// The local APIC's timer.
     LocalTimer,
     /// Another CPU asks to schedule.
     Reschedule,
@@ -110,7 +106,6 @@ pub enum Vector {
     CallFunctionSingle,
     /// Work that was put off to an interrupt.
     IrqWork,
-    /// Any other.
     Other,
 }
 
@@ -123,7 +118,6 @@ pub struct BlockRequest {
     pub disk: u32,
     /// First sector, in 512 bytes.
     pub sector: u64,
-    /// Bytes.
     pub bytes: u32,
     /// What is to be done.
     pub op: BlockOp,
@@ -134,15 +128,11 @@ pub struct BlockRequest {
 /// What a request asks of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockOp {
-    /// Read.
     Read,
-    /// Write.
     Write,
-    /// Flush the disk's cache.
     Flush,
     /// Discard or write zeros.
     Discard,
-    /// Any other.
     Other,
 }
 
@@ -151,7 +141,6 @@ pub enum BlockOp {
 pub enum LockKind {
     /// A spinlock: the CPU waits, the task does not sleep.
     Spin,
-    /// A mutex.
     Mutex,
     /// A reader-writer semaphore, to read.
     SemRead,
@@ -205,26 +194,20 @@ impl Machine {
 /// Events that found no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LostEvents {
-    /// The CPU.
     pub cpu: u32,
     /// The kind of event; `None` when it is not known.
     pub kind: Option<TraceEventTag>,
-    /// How many.
     pub count: u64,
 }
 
 /// A task that was there when the trace began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceTask {
-    /// Whose.
     pub machine: MachineId,
-    /// Thread.
     pub tid: Tid,
-    /// Its process.
     pub pid: Pid,
     /// Its parent's process; 0 for none.
     pub parent: Pid,
-    /// Its name.
     pub name: String,
     /// Whether it is the kernel's own.
     pub kernel: bool,
@@ -253,18 +236,16 @@ pub struct TraceTables {
 /// The command of `trace record -- COMMAND`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracedCommand {
-    /// Where it ran.
     pub machine: MachineId,
     /// Its first task.
     pub task: Tid,
-    /// Its words.
     pub words: Vec<String>,
     /// Its exit code; `None` when it was still running at the end.
     pub exit_code: Option<i32>,
 }
 
 impl LostEvents {
-    /// The kind's name.
+    /// The name of the event's kind.
     #[must_use]
     pub fn kind_name(&self) -> &'static str {
         self.kind.map_or("unknown", TraceEventTag::name)

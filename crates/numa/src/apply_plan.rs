@@ -21,12 +21,11 @@ use crate::allowed::allowed;
 use crate::mover::{Mover, Pace};
 use crate::read::{HostVm, NumaError, VmProcess, started};
 
-/// What was done.
+/// What a plan's execution did.
 #[derive(Debug, Default)]
-pub struct CarriedOut {
+pub struct AppliedPlan {
     /// VMs whose vCPUs or memory were to move, in the plan's order.
     pub vms: Vec<Applied>,
-    /// Time that it took.
     pub took: Duration,
     /// What failed; other VMs were moved all the same.
     pub failures: Vec<NumaError>,
@@ -37,7 +36,6 @@ pub struct CarriedOut {
 /// What was done to a VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
-    /// Its process.
     pub pid: Pid,
     /// The VM's name.
     pub name: String,
@@ -47,16 +45,13 @@ pub struct Applied {
     pub wanted: u64,
     /// Bytes that moved: the kernel says so of each page.
     pub moved: u64,
-    /// Why it is where it was.
     pub stays: Option<String>,
 }
 
 /// The folders of the kernel's files.
 #[derive(Debug, Clone, Copy)]
 pub struct Roots<'a> {
-    /// `/sys`.
     pub sys: &'a Path,
-    /// `/proc`.
     pub proc: &'a Path,
 }
 
@@ -69,7 +64,7 @@ pub fn apply_plan(
     plan: &Plan,
     bytes_per_s: u64,
     stop: &dyn Fn() -> bool,
-) -> CarriedOut {
+) -> AppliedPlan {
     let begin = Instant::now();
     let mut work = Work::new(roots, topology, vms, plan, Pace::new(bytes_per_s));
     work.check();
@@ -78,7 +73,7 @@ pub fn apply_plan(
     let Work { done, failures, stopped, .. } = work;
     let is_concerned = |done: &Applied| 0 < done.vcpus || 0 < done.wanted || done.stays.is_some();
     let vms = done.into_iter().filter(is_concerned).collect();
-    CarriedOut { vms, took: begin.elapsed(), failures, stopped }
+    AppliedPlan { vms, took: begin.elapsed(), failures, stopped }
 }
 
 /// A plan that is being carried out. VMs are named by their places in it.
@@ -89,7 +84,7 @@ struct Work<'a> {
     vms: Vec<Option<&'a HostVm>>,
     pace: Pace,
     done: Vec<Applied>,
-    /// Those of which nothing is changed, or not any more.
+    /// VMs that were not changed, or were changed back.
     staying: BTreeSet<usize>,
     /// Each VM's threads that were bound, with the CPUs that they had before.
     bound: Vec<Vec<(Tid, CpuSet)>>,
@@ -250,7 +245,7 @@ impl<'a> Work<'a> {
         moved
     }
 
-    /// A VM of which less than half has moved by now keeps its vCPUs where most of its memory still is.
+    /// If less than half of a VM's memory has moved, its vCPUs stay where most of the memory is.
     fn stop_half_way(&mut self) {
         let few = |done: &Applied| done.moved < done.wanted.div_ceil(2);
         let few: Vec<usize> = (0..self.done.len()).filter(|at| few(&self.done[*at])).collect();

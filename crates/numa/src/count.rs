@@ -17,17 +17,14 @@ use crate::resctrl::{Bytes, Group, group_of};
 /// VMs, and the machine that they run on.
 #[derive(Debug, Clone, Copy)]
 pub struct Watched<'a> {
-    /// `/sys`.
     pub sys: &'a Path,
-    /// `/proc`.
     pub proc: &'a Path,
-    /// The VMs.
     pub vms: &'a [VmProcess],
     /// As KVM knows them.
     pub found: &'a [FoundVm],
 }
 
-/// What was counted, and what could not be.
+/// Counters, and why some are missing.
 #[derive(Debug, Default)]
 pub struct Counted {
     /// Samples of a second each by VM, and what counted them.
@@ -52,7 +49,7 @@ enum Counter {
     Group(Group, Bytes),
 }
 
-/// Counts for so many seconds, or until `stop` says so. Leaves the machine as it was.
+/// Counts for this many seconds, or until `stop` returns true. Leaves the machine as it was.
 pub fn count(watched: &Watched, seconds: u32, stop: &dyn Fn() -> bool) -> Counted {
     let mut counters = Counters::none();
     let mut counted = Counted { notes: counters.follow(watched), ..Counted::default() };
@@ -79,7 +76,7 @@ impl Counters {
         self.open.is_empty() && self.accesses.is_none()
     }
 
-    /// Counts these VMs from now on, and no others; those that are counted already go on. Returns why some are not.
+    /// Counts these VMs from now on, and no others; existing counters continue. Returns why some are not.
     pub fn follow(&mut self, watched: &Watched) -> Vec<String> {
         let Watched { sys, vms, .. } = *watched;
         self.open.retain(|(vm, _)| vms.contains(vm));
@@ -182,7 +179,7 @@ impl Counter {
         }
     }
 
-    /// What has been counted since the last sample. `None`: the VM is gone.
+    /// Counts since the last sample. `None`: the VM is gone.
     fn sample(&mut self, seconds: f64) -> Option<Sample> {
         match self {
             Self::Threads(threads, before) => {

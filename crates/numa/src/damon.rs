@@ -63,17 +63,13 @@ pub(crate) enum DamonError {
     /// There can be one user.
     #[error("another program uses DAMON")]
     InUse,
-    /// A file.
     #[error("DAMON refused {value} for {}: {source}", path.display())]
     Refused {
-        /// Which.
         path: PathBuf,
         /// What was written to it.
         value: String,
-        /// Why.
         source: io::Error,
     },
-    /// A file.
     #[error("DAMON has no usable {}", .0.display())]
     Unreadable(PathBuf),
 }

@@ -25,7 +25,7 @@ mod read;
 mod resctrl;
 
 pub use allowed::allowed;
-pub use apply_plan::{Applied, CarriedOut, Roots, apply_plan};
+pub use apply_plan::{Applied, AppliedPlan, Roots, apply_plan};
 pub use count::{Counted, Counters, Watched, count};
 pub use measure::measure;
 pub use pin_incoming::{Steered, pin_incoming};

@@ -12,7 +12,7 @@ use crate::read::{VmProcess, guest_s};
 /// Between two looks whether to stop.
 const STEP: Duration = Duration::from_millis(100);
 
-/// What VMs do in so many seconds, or until `stop` says so. A VM that ends meanwhile is left out.
+/// Measures VMs for this many seconds, or until `stop` returns true. A VM that ends meanwhile is left out.
 pub fn measure(
     watched: &Watched,
     seconds: u32,

@@ -46,7 +46,7 @@ fn call(pid: Pid, addresses: &[u64], node: Option<c_int>) -> io::Result<Vec<c_in
             MPOL_MF_MOVE_ALL,
         )
     };
-    // A positive result: so many pages were not moved.
+    // A positive result is the number of pages that were not moved.
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(status) }
 }
 

@@ -17,7 +17,6 @@ const MAX_STATUS_BYTES: usize = 64 << 10;
 /// The host's nodes, and its VMs.
 #[derive(Debug)]
 pub struct Host {
-    /// The nodes.
     pub topology: Topology,
     /// The VMs, by process.
     pub vms: Vec<HostVm>,
@@ -30,7 +29,6 @@ pub struct Host {
 pub struct VmProcess {
     /// The VM's name, different from those of all others here.
     pub name: String,
-    /// Its number.
     pub pid: Pid,
     /// When it began, in ticks since the boot: a process of the same number that began at another time is another one.
     pub started: u64,
@@ -41,7 +39,6 @@ pub struct VmProcess {
 /// A VM that runs on this host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostVm {
-    /// Its process.
     pub process: VmProcess,
     /// Where the guest's memory lies in the process.
     pub ranges: Vec<MemoryRange>,
@@ -58,11 +55,9 @@ pub struct HostVm {
 /// A range of a process's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryRange {
-    /// The first.
     pub start: u64,
     /// The first after it.
     pub end: u64,
-    /// Bytes of a page.
     pub page_bytes: u64,
 }
 
@@ -75,28 +70,17 @@ pub enum NumaError {
     /// The nodes can't be read.
     #[error("failed to read the NUMA nodes: {0}")]
     Nodes(#[source] io::Error),
-    /// They make no sense.
     #[error("the NUMA nodes are invalid: {0}")]
     Topology(#[from] TopologyError),
-    /// The VM is gone.
     #[error("VM {0} has ended")]
     Gone(String),
     /// A thread can't be bound to CPUs.
     #[error("VM {vm} stays where it was: failed to bind vCPU {vcpu} to its node: {source}")]
-    Affinity {
-        /// The VM.
-        vm: String,
-        /// Which vCPU.
-        vcpu: usize,
-        /// Why.
-        source: io::Error,
-    },
+    Affinity { vm: String, vcpu: usize, source: io::Error },
     /// A cpuset keeps a vCPU from its node.
     #[error("VM {vm} stays where it is: its cpuset allows vCPU {vcpu} no CPU of node {node}")]
     CpusNotAllowed {
-        /// The VM.
         vm: String,
-        /// Which vCPU.
         vcpu: usize,
         /// The kernel's number of the node.
         node: u32,
@@ -104,7 +88,6 @@ pub enum NumaError {
     /// A cpuset keeps memory from its node.
     #[error("VM {vm} stays where it is: its cpuset allows it no memory of node {node}")]
     MemoryNotAllowed {
-        /// The VM.
         vm: String,
         /// The kernel's number of the node.
         node: u32,
@@ -114,31 +97,16 @@ pub enum NumaError {
     RoomTaken(String),
     /// What was done to a VM before something failed.
     #[error("failed to roll back VM {vm}: {source}")]
-    TakeBack {
-        /// The VM.
-        vm: String,
-        /// Why.
-        source: Box<Self>,
-    },
+    TakeBack { vm: String, source: Box<Self> },
     /// A thread can't be bound to CPUs while memory arrives.
     #[error("failed to have VM {vm} run on the CPUs of a node: {source}")]
-    Steer {
-        /// The VM.
-        vm: String,
-        /// Why.
-        source: io::Error,
-    },
+    Steer { vm: String, source: io::Error },
     /// Pages can't be moved.
     #[error("VM {vm} stays where it was: failed to move its pages: {source}")]
-    Pages {
-        /// The VM.
-        vm: String,
-        /// Why.
-        source: io::Error,
-    },
+    Pages { vm: String, source: io::Error },
 }
 
-/// Reads nodes from `sys`, and where `found` VMs are from `proc`. A VM that has ended meanwhile is left out.
+/// Reads nodes from `sys`, and where `found` VMs are from `proc`. A VM that has ended is left out.
 ///
 /// # Errors
 /// If the nodes can't be read.

@@ -24,7 +24,6 @@ pub struct ThreadCounters {
 pub struct ThreadCounts {
     /// Misses of the last level cache.
     pub misses: f64,
-    /// Instructions.
     pub instructions: f64,
     /// Loads from memory, and those from other nodes' memory.
     pub loads: Option<(f64, f64)>,

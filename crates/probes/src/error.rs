@@ -6,7 +6,6 @@ pub enum ProbeError {
     /// No privilege.
     #[error("sampling needs root (or CAP_BPF and CAP_PERFMON): run it with sudo")]
     Privilege,
-    /// No BTF.
     #[error(
         "this kernel has no type information (/sys/kernel/btf/vmlinux): use a kernel built with CONFIG_DEBUG_INFO_BTF"
     )]
@@ -19,7 +18,6 @@ pub enum ProbeError {
     Map {
         /// Its name in the BPF object.
         map: &'static str,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
@@ -28,9 +26,7 @@ pub enum ProbeError {
     PerfEvent {
         /// cpu-clock or cycles.
         event: &'static str,
-        /// The CPU.
         cpu: u32,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
@@ -39,19 +35,12 @@ pub enum ProbeError {
     Counter {
         /// The event's name, as perf calls it.
         event: &'static str,
-        /// The thread.
         tid: u32,
-        /// Why.
         source: std::io::Error,
     },
     /// Attaching the program to an event failed.
     #[error("failed to attach the sampling program on CPU {cpu}: {source}")]
-    Attach {
-        /// The CPU.
-        cpu: u32,
-        /// Why.
-        source: libbpf_rs::Error,
-    },
+    Attach { cpu: u32, source: libbpf_rs::Error },
     /// The events did not take another period.
     #[error("failed to change the sampling period")]
     Period(#[source] std::io::Error),
@@ -60,10 +49,5 @@ pub enum ProbeError {
     Trace(#[source] libbpf_rs::Error),
     /// An iterator over open files failed.
     #[error("failed to look for VMs and vCPUs with BPF program {program}: {reason}")]
-    Find {
-        /// The BPF program.
-        program: &'static str,
-        /// Why.
-        reason: std::io::Error,
-    },
+    Find { program: &'static str, reason: std::io::Error },
 }

@@ -24,14 +24,12 @@ pub struct FoundVcpu {
     pub vcpu: u64,
     /// Kernel address of its VMCB; 0: not on AMD.
     pub vmcb: u64,
-    /// How it was met.
     pub seen: VcpuSnapshot,
 }
 
 /// What a vCPU's thread did when it was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VcpuSnapshot {
-    /// When.
     pub time: HostNs,
     /// Where it was, or was last.
     pub cpu: CpuId,

@@ -66,7 +66,7 @@ fn read_all(iterator: File) -> io::Result<Vec<u8>> {
     let mut iterator = iterator.take(MAX_BYTES);
     loop {
         match iterator.read_to_end(&mut bytes) {
-            // The kernel ends a read after a million objects without output. The next read goes on from there.
+            // The kernel ends a read after a million objects without output. The next read continues there.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             outcome => return outcome.map(|_| bytes),
         }

@@ -33,6 +33,6 @@ pub use found::{FoundVcpu, VcpuSnapshot};
 pub use kicks::KickMarks;
 pub use quotas::{QuotaEvent, QuotaTracer};
 pub use ring::RingCounters;
-pub use sampler::{Drained, Options, Sampler, SamplingEvents, loaded_programs};
+pub use sampler::{Options, RecordBatch, Sampler, SamplingEvents, loaded_programs};
 pub use switches::{SwitchLinks, SwitchTracer};
 pub use vms::{FoundVm, MemorySlot, VcpuClock, VmFinder};

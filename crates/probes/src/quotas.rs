@@ -37,7 +37,6 @@ pub struct QuotaTracer {
 /// A CPU's queue of a group was throttled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaEvent {
-    /// The group's number.
     pub group: u32,
     /// Whose queue.
     pub cpu: CpuId,

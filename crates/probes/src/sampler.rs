@@ -35,9 +35,7 @@ const PROGRAMS: [&str; 9] = [
 /// What to sample, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The CPUs to sample.
     pub cpus: Vec<u32>,
-    /// What makes the interrupts.
     pub trigger: Trigger,
     /// ns between samples of a CPU for cpu-clock, cycles for the cycle counter.
     pub period: u64,
@@ -45,7 +43,6 @@ pub struct Options {
     pub slots: u32,
     /// Host call stacks by frame pointers.
     pub call_graph: bool,
-    /// CPU vendor.
     pub vendor: Vendor,
 }
 
@@ -63,13 +60,13 @@ pub struct Sampler {
 
 /// A run of consecutive records of one CPU.
 #[derive(Debug)]
-pub struct Drained<'a> {
+pub struct RecordBatch<'a> {
     /// The records, 96 bytes each, see bpf/abi/sample.h.
     pub records: &'a [u8],
     stacks: Option<&'a [u8]>,
 }
 
-impl<'a> Drained<'a> {
+impl<'a> RecordBatch<'a> {
     /// Records and, when call graphs are on, the bytes of their stacks.
     #[must_use]
     pub fn new(records: &'a [u8], stacks: Option<&'a [u8]>) -> Self {
@@ -151,11 +148,11 @@ impl Sampler {
             record_bytes: SAMPLE_BYTES,
             slots: slots as usize,
         };
-        let vcpus = VcpuTable::of(&object)?;
+        let vcpus = VcpuTable::from_object(&object)?;
         Ok(Self { rings, stacks, vcpus, object, program, options: options.clone() })
     }
 
-    /// Whether this kernel tells the types by which vCPUs are found: KVM's, in vmlinux or a module.
+    /// Whether this kernel's BTF has the types that finding vCPUs needs: KVM's, in vmlinux or a module.
     #[must_use]
     pub fn knows_vcpus(&self) -> bool {
         let is_module = Path::new("/sys/module/kvm/initstate").exists();
@@ -218,7 +215,7 @@ impl Sampler {
     pub fn drain<E>(
         &self,
         cpu: u32,
-        mut take: impl FnMut(Drained<'_>) -> Result<(), E>,
+        mut take: impl FnMut(RecordBatch<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.rings.drain(cpu as usize, |slot, records| {
             let n = records.len() / SAMPLE_BYTES;
@@ -226,7 +223,7 @@ impl Sampler {
                 // SAFETY: of the same slots as the records; a stack is written before the ring's head moves.
                 unsafe { stacks.published(slot * STACK_BYTES, n * STACK_BYTES) }
             });
-            take(Drained::new(records, stacks))
+            take(RecordBatch::new(records, stacks))
         })
     }
 

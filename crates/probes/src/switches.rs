@@ -2,8 +2,8 @@
 
 use libbpf_rs::{Link, Object};
 use model::{
-    CpuId, Cr3, GuestAt, GuestVirt, HostNs, KernelStack, OffCpuReason, Pid, Switch, SwitchEvent,
-    Tid, VcpuId, Vendor,
+    CpuId, Cr3, GuestRegisters, GuestVirt, HostNs, KernelStack, OffCpuReason, Pid, Switch,
+    SwitchEvent, Tid, VcpuId, Vendor,
 };
 
 use crate::abi::{RINGS, field};
@@ -105,10 +105,10 @@ fn decode(bytes: &[u8]) -> Option<Switch> {
     })
 }
 
-fn guest(bytes: &[u8]) -> Option<GuestAt> {
+fn guest(bytes: &[u8]) -> Option<GuestRegisters> {
     let long = |at| u64::from_ne_bytes(field(bytes, at));
     let flags = bytes[55];
-    (flags & GUEST != 0).then(|| GuestAt {
+    (flags & GUEST != 0).then(|| GuestRegisters {
         ip: GuestVirt(long(8)),
         cr3: (flags & CR3 != 0).then(|| Cr3::new(long(16))),
         fs_base: GuestVirt(long(24)),
@@ -147,7 +147,7 @@ mod test {
             |off_cpu, guest| Some(SwitchEvent::Out { off_cpu, pid, tid, exit_reason: 0x25, guest });
         let (ip, fs_base, cpl) = (GuestVirt(0x12), GuestVirt(0x14), 3);
         let kernel_stack = Some(KernelStack(0x26));
-        let with = |cr3| Some(GuestAt { ip, cr3, fs_base, cpl, kernel_stack });
+        let with = |cr3| Some(GuestRegisters { ip, cr3, fs_base, cpl, kernel_stack });
         check(1, 1, 0, out(OffCpuReason::Runnable, None));
         check(1, 1, 1, out(OffCpuReason::Runnable, with(None)));
         check(1, 2, 3, out(OffCpuReason::Throttled, with(Some(Cr3::new(0x1300_0000)))));

@@ -31,7 +31,7 @@ pub(crate) struct VcpuTable {
 }
 
 impl VcpuTable {
-    pub(crate) fn of(object: &Object) -> Result<Self, ProbeError> {
+    pub(crate) fn from_object(object: &Object) -> Result<Self, ProbeError> {
         let fd = object::find_map(object, MAP)?
             .as_fd()
             .try_clone_to_owned()

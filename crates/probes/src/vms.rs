@@ -20,7 +20,6 @@ pub struct VmFinder {
 /// A VM as its host's kernel sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundVm {
-    /// Its process.
     pub pid: Pid,
     /// Kernel address of the VM: tells VMs of one process apart.
     pub kvm: u64,
@@ -35,9 +34,7 @@ pub struct FoundVm {
 /// Guest-physical pages of 4 KiB, and where they lie in the VM's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemorySlot {
-    /// The first page.
     pub first_page: u64,
-    /// How many.
     pub pages: u64,
     /// The first page's address in the VM's process.
     pub address: u64,

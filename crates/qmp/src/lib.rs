@@ -34,13 +34,10 @@ pub enum QmpError {
         "another program uses this monitor: give QEMU a second one (-qmp unix:PATH,server=on,wait=off)"
     )]
     InUse,
-    /// The connection broke.
     #[error("lost QEMU's monitor: {0}")]
     Broken(#[from] io::Error),
-    /// QEMU ended.
     #[error("QEMU ended")]
     Ended,
-    /// It took too long.
     #[error("QEMU did not answer within {} s", .0.as_secs())]
     TimedOut(Duration),
     /// What it said is too long, or no QMP.
@@ -48,12 +45,7 @@ pub enum QmpError {
     Garbled(&'static str),
     /// It does not want to.
     #[error("QEMU refused {command}: {reason}")]
-    Refused {
-        /// The command.
-        command: String,
-        /// What it says.
-        reason: String,
-    },
+    Refused { command: String, reason: String },
 }
 
 /// What QEMU would have to say for this session to go through, fed from bytes: for fuzzing.

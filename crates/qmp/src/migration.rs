@@ -26,7 +26,6 @@ const TIMES_PAUSE: Duration = Duration::from_millis(50);
 /// How far a migration is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Migration {
-    /// What QEMU is doing.
     pub state: MigrationState,
     /// From its beginning until now, or to its end.
     pub total: Duration,
@@ -38,14 +37,12 @@ pub struct Migration {
     pub remaining: u64,
     /// How often the guest's memory was gone through.
     pub passes: u64,
-    /// Why it failed.
     pub reason: Option<String>,
 }
 
 /// What QEMU is doing about a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MigrationState {
-    /// There was none.
     #[default]
     None,
     /// It waits for the other side.
@@ -54,9 +51,7 @@ pub enum MigrationState {
     Active,
     /// The other side has the VM.
     Completed,
-    /// It did not work.
     Failed,
-    /// It was cancelled.
     Cancelled,
 }
 

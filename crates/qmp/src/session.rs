@@ -103,7 +103,6 @@ impl Deadline {
 pub struct Event {
     /// As in QEMU's documentation, such as `RESUME`.
     pub name: String,
-    /// What belongs to it.
     pub data: Value,
 }
 

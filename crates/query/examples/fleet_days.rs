@@ -213,7 +213,7 @@ impl Host<'_> {
             starts.split_at(starts.len().saturating_sub(usize::try_from(SINGLE).unwrap()));
         let mut lists: Vec<(PathBuf, Packs)> = Vec::new();
         for hour in packed.chunk_by(|a, b| a / 3600 == b / 3600) {
-            let mut pack = Pack::of(10, hour.iter().map(|start_s| stem(*start_s)), &[]);
+            let mut pack = Pack::from_windows(10, hour.iter().map(|start_s| stem(*start_s)), &[]);
             pack.name = format!(
                 "{PACK}{:08}-{:016x}",
                 lists.last().map_or(0, |(_, list)| list.packs.len()) + 1,

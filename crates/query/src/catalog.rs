@@ -26,7 +26,7 @@ pub(crate) const RESULTS: &str = "results/v1";
 const READING: usize = 32;
 /// How long a list is used again.
 const FRESH: Duration = Duration::from_secs(5);
-/// So much of the time at most is spent on listing windows without results.
+/// At most one part in this many of the time is spent on listing windows without results.
 const PART: u32 = 20;
 /// Lists that are remembered.
 const MAX_LISTS: usize = 4096;
@@ -63,7 +63,6 @@ pub struct Scope {
     pub from: Option<DateTime<Utc>>,
     /// The instant after the last.
     pub to: Option<DateTime<Utc>>,
-    /// Of one host.
     pub host: Option<String>,
 }
 
@@ -93,7 +92,6 @@ pub(crate) struct Windows {
     stems: BTreeSet<String>,
     /// Packs, in the same way.
     packs: BTreeMap<String, Arc<Pack>>,
-    /// How many windows they have.
     packed: usize,
     /// When they were listed: what is known from before does not count.
     found: Instant,

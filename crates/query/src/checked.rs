@@ -36,7 +36,7 @@ const MAX_DAMAGED: usize = 10_000;
 /// How long damage is remembered. By then the objects may have been made again.
 const REMEMBERED: Duration = Duration::from_secs(300);
 
-/// Objects whose content is not what was written, or that are not there.
+/// Objects that are missing, or damaged.
 #[derive(Debug, Default)]
 pub struct Damage {
     /// By `day=.../host=.../NAME`, which stands for all tables of a window or a pack.

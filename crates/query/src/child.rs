@@ -33,12 +33,11 @@ use crate::{QueryError, n_threads};
 const STACK_BYTES: usize = 64 << 20;
 /// Memory for layouts of files that were read.
 const METADATA_BYTES: usize = 8 << 20;
-/// One that has so much more memory than at its start is replaced.
+/// A child that has grown by this much memory is replaced.
 const KEPT_BYTES: u64 = 64 << 20;
 /// How long a query's tasks may go on once it is answered.
 const TO_END: Duration = Duration::from_millis(500);
 
-/// A child.
 pub(crate) struct QueryChild {
     runtime: Option<Runtime>,
     link: Arc<Link>,

@@ -173,7 +173,7 @@ struct Range {
 }
 
 impl Range {
-    fn of(from: DateTime<Utc>, to: DateTime<Utc>, now: DateTime<Utc>) -> Self {
+    fn for_range(from: DateTime<Utc>, to: DateTime<Utc>, now: DateTime<Utc>) -> Self {
         let (now, oldest) = (now.timestamp(), (now - KEPT).timestamp());
         let from = from.timestamp().max(oldest);
         let to = to.timestamp().max(from);
@@ -213,7 +213,7 @@ struct State {
     without_sums: u64,
 }
 
-/// The sums.
+/// Sums over the fleet.
 #[derive(Debug, Default)]
 pub(crate) struct FleetTimes {
     state: Mutex<State>,
@@ -300,7 +300,7 @@ impl FleetTimes {
         to: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> HealthAnswer {
-        let (range, state) = (Range::of(from, to, now), self.lock());
+        let (range, state) = (Range::for_range(from, to, now), self.lock());
         let mut answer = HealthAnswer {
             hosts: Vec::new(),
             notes: Vec::new(),
@@ -326,7 +326,7 @@ impl FleetTimes {
         slots: usize,
         now: DateTime<Utc>,
     ) -> FleetAnswer {
-        let (range, state) = (Range::of(from, to, now), self.lock());
+        let (range, state) = (Range::for_range(from, to, now), self.lock());
         let Range { from, to, .. } = range;
         let most = i64::try_from(slots.clamp(1, MAX_SLOTS)).unwrap_or(1);
         let mut lengths = LENGTHS_S.into_iter().filter(|length| range.base() <= *length);
@@ -410,7 +410,7 @@ fn most_lost(mut vms: Vec<OfVm<'_>>) -> Vec<OfVm<'_>> {
 impl State {
     /// `None`: a column is missing, which is never so.
     fn take_vms(&mut self, rows: &RecordBatch, fresh: &mut Fresh) -> Option<()> {
-        let keys = Keys::of(rows)?;
+        let keys = Keys::from_batch(rows)?;
         let (vm, all) = (texts(rows, "vm")?, numbers::<UInt64Type>(rows, "vcpu_ns")?);
         let lost = ["steal_outside_ns", "steal_vmm_ns", "throttled_ns"]
             .map(|name| numbers::<UInt64Type>(rows, name));
@@ -518,7 +518,7 @@ struct Keys<'r> {
 }
 
 impl<'r> Keys<'r> {
-    fn of(rows: &'r RecordBatch) -> Option<Self> {
+    fn from_batch(rows: &'r RecordBatch) -> Option<Self> {
         let (host, boot) = (texts(rows, "host")?, texts(rows, "boot")?);
         Some(Self {
             host,

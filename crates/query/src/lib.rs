@@ -66,7 +66,6 @@ const MAX_THREADS: usize = 8;
 /// What queries may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Time of one.
     pub time: Duration,
     /// Memory of all: each may take its part.
     pub memory_bytes: usize,
@@ -88,7 +87,6 @@ pub enum QueryError {
     /// There is no such ready-made query.
     #[error("there is no query {0:?}: see the list of queries")]
     NoSuchQuery(String),
-    /// Others are being answered.
     #[error("too many queries are running: try again later")]
     Busy,
     /// It took too long before there was a row.
@@ -100,7 +98,6 @@ pub enum QueryError {
     /// Its process ended before it answered.
     #[error("the query's process {0}: try again")]
     Ended(String),
-    /// Results can't be read.
     #[error("the results in {0} can't be read")]
     Damaged(String),
     /// The store does not answer.
@@ -119,7 +116,7 @@ pub fn serve_child() -> Option<std::process::ExitCode> {
     sandbox::serve_dialogue::<child::QueryChild>()
 }
 
-/// Answers questions.
+/// Answers SQL queries over the fleet's result tables.
 #[derive(Debug)]
 pub struct Engine {
     limits: Limits,

@@ -57,7 +57,7 @@ impl Packs {
         serde_json::from_slice(content)
     }
 
-    /// A list's content.
+    /// The names of the packs, one on a line.
     #[must_use]
     pub fn content(&self) -> String {
         let pack = |pack: &Arc<Pack>| {
@@ -82,7 +82,7 @@ impl Packs {
 impl Pack {
     /// Of these windows and earlier packs, not stored yet.
     #[must_use]
-    pub fn of(
+    pub fn from_windows(
         slice_s: u32,
         windows: impl Iterator<Item = impl AsRef<str>>,
         earlier: &[Arc<Self>],
@@ -124,7 +124,7 @@ impl Pack {
         self.windows.iter().flat_map(of_boot)
     }
 
-    /// How many windows.
+    /// The number of windows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.windows.values().map(Vec::len).sum()
@@ -162,8 +162,8 @@ mod test {
     fn a_list_says_which_windows_are_in_it() {
         let boot = "0".repeat(32);
         let window = |start: u64| format!("{boot}-{start:020}");
-        let one = Arc::new(Pack::of(10, [window(5), window(3)].iter(), &[]));
-        let both = Pack::of(60, [window(4)].iter(), &[one]);
+        let one = Arc::new(Pack::from_windows(10, [window(5), window(3)].iter(), &[]));
+        let both = Pack::from_windows(60, [window(4)].iter(), &[one]);
         assert_eq!((both.len(), &both.windows[&boot]), (3, &vec![3, 4, 5]));
         let packs = Packs { packs: vec![Arc::new(both)] };
         assert!(packs.contains(&window(4)) && !packs.contains(&window(6)));

@@ -43,7 +43,6 @@ const READING: usize = 8;
 /// Children that no query needs: one stays, others end after this time.
 const UNUSED: Duration = Duration::from_secs(60);
 
-/// The children.
 #[derive(Debug)]
 pub(crate) struct Pool {
     limits: Limits,
@@ -77,7 +76,7 @@ pub(crate) struct Source {
     pub(crate) files: Arc<dyn Files>,
 }
 
-/// An answer's parts.
+/// An answer's rows and how many bytes they hold.
 pub(crate) type Answered = (Found, Bytes);
 
 impl Pool {

@@ -1,4 +1,4 @@
-//! Which query is answered next: a place for each of so many queries, and a queue of those that wait for one.
+//! Which query is answered next: a limited number of places, and a queue of queries that wait for one.
 //!
 //! A place that becomes free goes to the asker that has the fewest, and of that one's to the query that waits longest.
 

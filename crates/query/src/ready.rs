@@ -10,7 +10,6 @@ use crate::QueryError;
 /// A ready-made query.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadyQuery {
-    /// Its name.
     pub name: &'static str,
     /// Its text: a comment that says what it is for, and one `SELECT`.
     pub sql: &'static str,
@@ -28,7 +27,7 @@ macro_rules! queries {
     };
 }
 
-/// All of them.
+/// The ready-made queries.
 pub const READY: &[ReadyQuery] = queries! {
     "top-functions": Some(100),
     "compare": Some(200),

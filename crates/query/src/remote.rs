@@ -55,7 +55,6 @@ impl Link {
         self.parent.get().is_some_and(|parent| parent.send(&content))
     }
 
-    /// Takes an answer.
     pub(crate) fn take(&self, id: u64, reply: Reply) {
         if let Some(waits) = self.waiting().remove(&id) {
             // The query may have ended.

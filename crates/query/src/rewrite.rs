@@ -47,13 +47,10 @@ const DETAILS: [&str; 3] = ["pid", "tid", "stack"];
 /// What is to be one file: results of a day and host.
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a> {
-    /// The day.
     pub day: NaiveDate,
-    /// The host.
     pub host: &'a str,
     /// Windows, `BOOT-START`, with results of their own.
     pub windows: &'a [String],
-    /// Packs.
     pub packs: &'a [Arc<Pack>],
     /// Length of the slices they are to have.
     pub slice_s: u32,

@@ -45,7 +45,7 @@ impl Taken {
     }
 }
 
-/// Rows that grow.
+/// Rows of an answer, bounded in bytes.
 #[derive(Debug)]
 pub(crate) struct Rows {
     limit: usize,

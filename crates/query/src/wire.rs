@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 use crate::rows::MAX_BYTES;
 
 /// Bytes of a message that a child sends: an answer's rows, and what is said about them.
-const MOST: usize = MAX_BYTES + (4 << 20);
+const MAX_ANSWER: usize = MAX_BYTES + (4 << 20);
 /// Bytes that are read at once until a message's length is known.
 const FIRST: usize = 1 << 12;
 /// Of a message's length.
@@ -37,7 +37,7 @@ impl Stream {
                 None => FIRST,
                 Some(length) => {
                     let length = u32::from_le_bytes(*length) as usize;
-                    if MOST < length {
+                    if MAX_ANSWER < length {
                         return Err(io::ErrorKind::InvalidData.into());
                     }
                     if LENGTH + length <= self.buffer.len() {

@@ -1,6 +1,6 @@
 //! Answers over real result tables, by the real engine.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -409,7 +409,7 @@ async fn windows_count_once_in_the_sums_of_the_fleet() {
     // The same windows in a pack: for who knows them already, and for who starts now.
     let folder = "day=2026-01-31/host=kvm3";
     let names: Vec<_> = [10, 11].map(|minute| format!("{}-{minute:020}", "0".repeat(32))).into();
-    let mut pack = Pack::of(SLICE_S, names.iter(), &[]);
+    let mut pack = Pack::from_windows(SLICE_S, names.iter(), &[]);
     pack.name = "pack-00000001-0123456789abcdef".to_owned();
     for table in recording::results::SCHEMAS {
         let name = table.file.trim_end_matches(".parquet");

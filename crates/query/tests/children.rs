@@ -1,7 +1,7 @@
 //! Queries that take what they can get, in processes that can be killed: what each costs, and what is left. A child is its
 //! parent's program, so this one has a `main` of its own.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::fs;
 use std::path::Path;

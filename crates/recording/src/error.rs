@@ -11,9 +11,7 @@ use crate::output::shown;
 /// What a folder holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Folder {
-    /// A recording of samples.
     Recording,
-    /// A trace.
     Trace,
 }
 
@@ -52,7 +50,6 @@ impl Folder {
 /// reason, so `{error:#}` is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The name is taken.
     #[error("{0} exists already: choose another name or remove it")]
     Exists(PathBuf),
     /// Another writer has the name, or had it when it was killed.
@@ -71,17 +68,11 @@ pub enum Error {
     Moved {
         /// The name it was given.
         path: PathBuf,
-        /// The one it has.
         now: PathBuf,
     },
     /// The new folder would lie in one that is not there.
     #[error("failed to create {path}: {reason}: give an existing folder")]
-    NoFolder {
-        /// The folder to create.
-        path: PathBuf,
-        /// The operating system's reason.
-        reason: io::Error,
-    },
+    NoFolder { path: PathBuf, reason: io::Error },
     /// Nothing there.
     #[error("{0} does not exist: give a folder written by `{by}`", by = .1.written_by())]
     NotFound(PathBuf, Folder),
@@ -94,11 +85,9 @@ pub enum Error {
         name = folder.name(), by = folder.written_by()
     )]
     Foreign {
-        /// What was given.
         path: PathBuf,
         /// What it was to be.
         folder: Folder,
-        /// How it shows.
         reason: String,
     },
     /// Written in a format this program does not know yet.
@@ -106,16 +95,7 @@ pub enum Error {
         "{path} has {name} format {found}, this vmscope reads up to {supported}: use a newer vmscope",
         name = folder.name()
     )]
-    NewerVersion {
-        /// The folder.
-        path: PathBuf,
-        /// What it holds.
-        folder: Folder,
-        /// Its version.
-        found: u64,
-        /// Ours.
-        supported: u32,
-    },
+    NewerVersion { path: PathBuf, folder: Folder, found: u64, supported: u32 },
     /// The samples of a killed writer whose format this program no longer reads.
     #[error(
         "{0} was left by an older vmscope that was killed: read it with the vmscope that wrote it"
@@ -126,26 +106,18 @@ pub enum Error {
     MissingFile(PathBuf, Folder),
     /// A file's content is not what was written.
     #[error("{path} is damaged ({reason}): copy it again from where it was made")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// How it shows.
-        reason: String,
-    },
+    Damaged { path: PathBuf, reason: String },
     /// No space left, over quota or over the limit for file sizes.
     #[error(
         "no space left to write {path}: free some or record to another file system{kept}",
         path = .0.display(), kept = kept(.0, *.1)
     )]
     NoSpace(PathBuf, Folder),
-    /// The operating system refused.
     #[error("failed to {action} {path}")]
     Io {
         /// What was tried: `read`, `write`, ...
         action: &'static str,
-        /// On what.
         path: PathBuf,
-        /// Its reason.
         source: io::Error,
     },
     /// More events than are reported.
@@ -153,19 +125,13 @@ pub enum Error {
         "{path} has more than {limit} events, too many to report: trace a shorter time, or fewer processes"
     )]
     TooManyEvents {
-        /// The trace.
         path: PathBuf,
         /// How many there may be.
         limit: u64,
     },
     /// What was to be written does not fit the format: an error of the caller.
     #[error("failed to encode {path}: {reason}")]
-    Encode {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
+    Encode { path: PathBuf, reason: String },
 }
 
 /// Where the beginning of a folder is that could not be written to its end.

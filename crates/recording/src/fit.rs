@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use model::{FoundMemory, MachineId, Note, Owner, SymbolName, Tables, TraceTables};
+use model::{MachineId, Note, NumaReading, Owner, SymbolName, Tables, TraceTables};
 
 use crate::columns::WHOLE_TABLES;
 
@@ -38,8 +38,8 @@ fn others(tables: &Tables) -> usize {
     let stacks = tables.stacks.iter().map(|s| ROW + VALUE * (s.kernel.len() + s.user.len()));
     let rows = ROW * (tables.vms.len() + tables.vcpus.len());
     let memory = tables.memory.iter().map(|row| match &row.found {
-        FoundMemory::OnNode { .. } => ROW,
-        FoundMemory::Unknown(reason) => ROW + 2 * reason.len(),
+        NumaReading::OnNode { .. } => ROW,
+        NumaReading::Unknown(reason) => ROW + 2 * reason.len(),
     });
     let quotas = tables.quota_members.len() + tables.throttled_queues.len();
     let short = tables.throttling.len() + tables.exits.len() + tables.cpu_nodes.len() + quotas;

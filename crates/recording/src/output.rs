@@ -29,7 +29,7 @@ impl OutputFolder {
         // That of a relative name without folders.
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let mut links = MAX_LINKS;
-        Self::of(walk(start(Path::new("."))?, path, &mut links)?)
+        Self::reopen(walk(start(Path::new("."))?, path, &mut links)?)
     }
 
     /// The folder that holds `path`, and the name that `path` has in it.
@@ -140,7 +140,7 @@ impl OutputFolder {
         Ok(fs::fsync(&self.descriptor)?)
     }
 
-    fn of(walked: OwnedFd) -> io::Result<Self> {
+    fn reopen(walked: OwnedFd) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self { descriptor: fs::openat(&walked, ".", flags, Mode::empty())? })
     }

@@ -6,7 +6,7 @@ use parquet::basic::Encoding;
 use crate::columns::Cell;
 pub use crate::tables::SCHEMAS as RECORDING;
 
-/// A table.
+/// The schema of a table.
 #[derive(Debug, Clone, Copy)]
 pub struct TableSchema {
     /// Its file in the folder.
@@ -17,12 +17,10 @@ pub struct TableSchema {
     pub(crate) is_sliced: bool,
 }
 
-/// A column.
+/// The schema of a column.
 #[derive(Debug, Clone, Copy)]
 pub struct ColumnSchema {
-    /// Its name.
     pub name: &'static str,
-    /// The type of its values.
     pub value: ValueType,
     /// How many values a row has.
     pub presence: Presence,
@@ -35,15 +33,10 @@ pub struct ColumnSchema {
 /// The type of a column's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueType {
-    /// True or false.
     Bool,
-    /// 8 bits, unsigned.
     U8,
-    /// 32 bits, unsigned.
     U32,
-    /// 64 bits, unsigned.
     U64,
-    /// 64 bits, signed.
     I64,
     /// An instant in UTC, us since 1970.
     UnixMicros,
@@ -54,11 +47,9 @@ pub enum ValueType {
 /// How many values a row has in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
-    /// One.
     Required,
     /// One or none.
     Optional,
-    /// Any number.
     List,
 }
 

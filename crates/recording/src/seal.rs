@@ -43,7 +43,7 @@ pub enum Found {
     Sealed(Seal),
     /// It was written without.
     Unsealed,
-    /// So many bytes of its end must be read.
+    /// Bytes at its end that must be read.
     More(u64),
     /// It is not what was written.
     Damaged,
@@ -159,7 +159,7 @@ impl Seal {
         Found::Sealed(Self { data, size, blocks })
     }
 
-    /// The file's size.
+    /// The file's size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size

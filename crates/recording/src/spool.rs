@@ -14,9 +14,9 @@ pub(crate) const EVERYWHERE: Place = (MachineId::HOST, 0);
 
 /// How the records of a kind are stored.
 pub(crate) trait Codec {
-    /// What is appended.
+    /// The type that is appended.
     type Record;
-    /// What comes back.
+    /// The type that is read back.
     type Item: Clone + std::fmt::Debug;
     /// What a record is encoded relative to: of the one before in the block.
     type Before: Default;
@@ -57,7 +57,7 @@ impl<C: Codec> SpoolWriter<C> {
         self.place
     }
 
-    /// Where it is.
+    /// The file's path.
     pub(crate) fn path(&self) -> &Path {
         &self.blocks.path
     }

@@ -8,8 +8,8 @@ mod record;
 pub(crate) use record::{SWITCH_SIZE, decode_switch, encode_switch};
 
 use model::{
-    CpuId, Cr3, GuestAt, GuestVirt, HostNs, KernelStack, OffCpuReason, Pid, Switch, SwitchEvent,
-    Tid, VcpuId, WaitCounters,
+    CpuId, Cr3, GuestRegisters, GuestVirt, HostNs, KernelStack, OffCpuReason, Pid, Switch,
+    SwitchEvent, Tid, VcpuId, WaitCounters,
 };
 
 use crate::columns::{Text, table};
@@ -45,7 +45,7 @@ table! {
         guest_stack: Option<KernelStack> [added] = guest.and_then(|guest| guest.kernel_stack),
     }
     read |row, columns| {
-        let guest = || Some(GuestAt {
+        let guest = || Some(GuestRegisters {
             ip: (*guest_ip)?,
             cr3: *guest_cr3,
             fs_base: (*guest_fs_base)?,
@@ -75,7 +75,7 @@ struct Fields<'a> {
     exit_reason: Option<u32>,
     throttled: Option<bool>,
     waits: Option<WaitCounters>,
-    guest: Option<GuestAt>,
+    guest: Option<GuestRegisters>,
 }
 
 impl From<SwitchEvent> for Fields<'static> {

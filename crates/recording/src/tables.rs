@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use model::{
-    BuildId, Clock, CpuId, CpuNode, Cr3, ExitCount, FoundMemory, Guest, GuestVirt, HostNs,
-    HostVirt, Image, ImageId, ImageKind, KernelStack, Mapping, Module, ModuleId, Owner, Pid,
+    BuildId, Clock, CpuId, CpuNode, Cr3, ExitCount, Guest, GuestVirt, HostNs, HostVirt, Image,
+    ImageId, ImageKind, KernelStack, Mapping, Module, ModuleId, NumaReading, Owner, Pid,
     QuotaMember, Stack, Symbol, SymbolName, Tables, Thread, ThrottledQueue, Throttling, Tid, Vcpu,
     VcpuId, Vm, VmId, VmMemory,
 };
@@ -186,10 +186,10 @@ table! {
         pid: Pid = vm.pid,
         started_ns: Option<HostNs> = vm.started,
         ended_ns: Option<HostNs> = vm.ended,
-        map_via: Option<Text> = Text::of(via),
+        map_via: Option<Text> = Text::from_text(via),
         host_minus_guest_ns: Option<i64> = clock.map(|clock| clock.host_minus_guest_ns),
         clock_error_ns: Option<u64> = clock.map(|clock| clock.error_ns),
-        no_map_reason: Option<Text> = Text::of(reason),
+        no_map_reason: Option<Text> = Text::from_text(reason),
     }
     read |row, columns| {
         check_id(*id, row)?;
@@ -299,8 +299,8 @@ table! {
     }; {
         module: ModuleId = symbol.module,
         offset: u64 = symbol.offset,
-        function: Option<Text> = Text::of(name),
-        unreadable_reason: Option<Text> = Text::of(reason),
+        function: Option<Text> = Text::from_text(name),
+        unreadable_reason: Option<Text> = Text::from_text(reason),
     }
     read |row, columns| {
         let name = match (function, unreadable_reason) {
@@ -384,19 +384,19 @@ table! {
     Memory of VmMemory, whole MEMORY;
     write |number, row|
     let (on, of, reason) = match &row.found {
-        FoundMemory::OnNode { node, bytes } => (Some(*node), Some(*bytes), None),
-        FoundMemory::Unknown(reason) => (None, None, Some(reason.as_str())),
+        NumaReading::OnNode { node, bytes } => (Some(*node), Some(*bytes), None),
+        NumaReading::Unknown(reason) => (None, None, Some(reason.as_str())),
     }; {
         vm: VmId = row.vm,
         time_ns: HostNs = row.time,
         node: Option<u32> = on,
         bytes: Option<u64> = of,
-        unknown_reason: Option<Text> = Text::of(reason),
+        unknown_reason: Option<Text> = Text::from_text(reason),
     }
     read |row, columns| {
         let found = match (node, bytes, unknown_reason) {
-            (&Some(node), &Some(bytes), None) => FoundMemory::OnNode { node, bytes },
-            (None, None, Some(reason)) => FoundMemory::Unknown(reason.to_string()),
+            (&Some(node), &Some(bytes), None) => NumaReading::OnNode { node, bytes },
+            (None, None, Some(reason)) => NumaReading::Unknown(reason.to_string()),
             _ => return Err("memory is neither on a node nor unknown"),
         };
         Ok(VmMemory { vm: *vm, time: *time_ns, found })

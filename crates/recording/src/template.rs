@@ -33,9 +33,7 @@ pub struct Template {
 /// Bytes of a window, with their number.
 #[derive(Debug)]
 pub struct TemplateWindow {
-    /// How many.
     pub bytes: u64,
-    /// They.
     pub content: io::Chain<Tables, Cursor<Vec<u8>>>,
 }
 

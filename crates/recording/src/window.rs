@@ -56,16 +56,12 @@ impl fmt::Display for HostName {
 /// Text that is no name of a host or window.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
-    /// Of a host.
     #[error("host names have 1 to {MAX_HOST} of a-z A-Z 0-9 . _ - and begin with no dot")]
     Host,
-    /// Of a boot.
     #[error("a boot id has 32 hexadecimal digits")]
     Boot,
-    /// Of a start.
     #[error("a window's start has {START_DIGITS} digits, nanoseconds of CLOCK_MONOTONIC")]
     Start,
-    /// Of a window.
     #[error("a window's name is HOST/BOOT/START")]
     Window,
 }
@@ -90,7 +86,6 @@ pub struct WindowId {
     pub host: HostName,
     /// Since when that host has been up.
     pub boot: BootId,
-    /// Its first instant.
     pub start: HostNs,
 }
 
@@ -108,7 +103,7 @@ impl WindowId {
 
     /// The name of a recording made on a host. `None`: it does not say in which boot it was made.
     #[must_use]
-    pub fn of(host: HostName, header: &Header) -> Option<Self> {
+    pub fn from_header(host: HostName, header: &Header) -> Option<Self> {
         Some(Self { host, boot: header.boot?, start: header.start })
     }
 

@@ -71,9 +71,7 @@ type Lost = BTreeMap<Counter, u64>;
 /// What a finished recording holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// Where it is.
     pub path: PathBuf,
-    /// Samples.
     pub samples: u64,
     /// Bytes of `samples.parquet`.
     pub sample_bytes: u64,

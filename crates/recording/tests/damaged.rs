@@ -1,6 +1,6 @@
 //! What is no recording, or not all of one.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

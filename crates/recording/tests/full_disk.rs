@@ -1,7 +1,7 @@
 //! A disk that is full, tried with a limit on the size of files: a write beyond it fails like one to a
 //! full disk. Setting the limit takes another process, with the signal that would end it ignored.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

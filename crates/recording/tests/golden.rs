@@ -1,7 +1,7 @@
 //! Format 1 as other programs see it: schemas, rows as the Parquet crate's own row reader gives them,
 //! and `recording.json`. A difference in `tests/golden/recording` is a change of the format.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

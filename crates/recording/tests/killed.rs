@@ -1,6 +1,6 @@
 //! A writer that is killed, at any point.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

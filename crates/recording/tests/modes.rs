@@ -1,6 +1,6 @@
 //! Who may read recordings and traces: their owner.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! What is written comes back.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Bytes per sample of a realistic recording.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

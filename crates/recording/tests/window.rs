@@ -1,6 +1,6 @@
 //! Windows: a recording is packed, and comes out as it was.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
@@ -33,7 +33,7 @@ fn a_recording_comes_out_as_it_went_in() {
         names
     };
     assert_eq!(names(&made), names(&out));
-    let id = WindowId::of("kvm1".parse().unwrap(), &after.header).unwrap();
+    let id = WindowId::from_header("kvm1".parse().unwrap(), &after.header).unwrap();
     assert_eq!(id.to_string(), "kvm1/0123456789abcdef0123456789abcdef/00000000005000000000");
 }
 

@@ -44,7 +44,6 @@ pub struct Resolver<'t> {
 /// Where a sample belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleSite {
-    /// What ran.
     pub level: Level,
     /// The VM: of a guest sample, or of a host sample in a VM's own (VMM) process.
     pub vm: Option<VmRef>,
@@ -59,13 +58,9 @@ pub struct SampleSite {
 pub enum Level {
     /// The host's idle task.
     Idle,
-    /// The host kernel.
     HostKernel,
-    /// A host process.
     HostUser,
-    /// A guest's kernel.
     GuestKernel,
-    /// A guest's user code.
     GuestUser,
     /// A guest whose registers are not known.
     GuestUnknown,
@@ -120,7 +115,6 @@ pub struct Code {
     pub module: Option<ModuleId>,
     /// Offset of the address in the module.
     pub offset: u64,
-    /// Its name.
     pub name: CodeName,
 }
 
@@ -436,9 +430,7 @@ pub struct CallStackKey {
 pub struct Threads {
     by_tid: FxHashMap<(ImageId, Tid), u32>,
     by_fs_base: FxHashMap<(ImageId, u64), u32>,
-    /// The only thread of an image.
     only: FxHashMap<ImageId, Option<u32>>,
-    /// Images of kernel threads.
     of_kernel: FxHashSet<ImageId>,
 }
 
@@ -465,7 +457,7 @@ impl Threads {
 
     /// The thread of a sample. A guest's FS base is its thread's in user code; in the kernel only
     /// when it matches (an interrupt of a kernel thread has borrowed page tables).
-    pub fn of(&self, sample: &Sample, located: &SampleSite) -> Option<u32> {
+    pub fn thread_of_sample(&self, sample: &Sample, located: &SampleSite) -> Option<u32> {
         let ProcessRef::Image(image) = located.process else {
             return None;
         };

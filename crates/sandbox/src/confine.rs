@@ -44,9 +44,7 @@ const MAX_CPU_SECONDS: u64 = 3600;
 pub struct FolderLimits {
     /// Address space.
     pub memory_bytes: u64,
-    /// Processor time.
     pub cpu_seconds: u64,
-    /// Bytes of a file.
     pub file_bytes: u64,
 }
 
@@ -77,7 +75,6 @@ pub fn confine_to_folder(folder: &Path, limits: FolderLimits) -> Result<(), Stri
 pub struct Allowance {
     /// Memory that it may write to: for a child with threads of its own, beyond what it has once they run.
     pub memory_bytes: u64,
-    /// Processor time.
     pub cpu_seconds: u64,
 }
 

@@ -159,7 +159,7 @@ impl Partners {
 pub struct Partner(Running);
 
 impl Partner {
-    /// Its process id.
+    /// The child's process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.0.child.id()
@@ -174,7 +174,7 @@ impl Partner {
         self.0.socket.try_clone().map(UnixStream::from)
     }
 
-    /// Kills it, and says how it ended, which it may have done before. `None`: it has not ended yet. Blocks.
+    /// Kills it, and says how it ended, which it may have done before. `None`: it is still running. Blocks.
     pub fn end(mut self) -> Option<ExitStatus> {
         self.0.end(MAX_END)
     }

@@ -24,13 +24,12 @@ const MAX_FILES: usize = 2;
 pub(crate) enum Broken {
     /// The other side is gone.
     Closed,
-    /// The deadline has passed.
     Late,
     /// It is too long, or has too many descriptors.
     TooLong,
 }
 
-/// One end.
+/// One end of a socket pair.
 #[derive(Debug)]
 pub(crate) struct Socket<D> {
     descriptor: D,
@@ -51,7 +50,6 @@ impl<D: AsFd> Socket<D> {
         Self { descriptor, deadline: None }
     }
 
-    /// Sends a message.
     pub(crate) fn send(&self, content: &[u8], files: &[&File]) -> Result<(), Broken> {
         let length = u32::try_from(content.len()).map_err(|_| Broken::TooLong)?;
         if MAX_BYTES < content.len() || MAX_FILES < files.len() {
@@ -79,7 +77,6 @@ impl<D: AsFd> Socket<D> {
         Ok(())
     }
 
-    /// Receives a message.
     pub(crate) fn receive(&self) -> Result<(Vec<u8>, Vec<File>), Broken> {
         let (mut header, mut files) = ([0; 4], Vec::new());
         self.fill(&mut header, &mut files)?;

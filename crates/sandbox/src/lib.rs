@@ -48,9 +48,9 @@ pub const MAX_CHILD_BYTES: u64 = 768 << 20;
 
 /// What a child does.
 pub trait Parser: Sized {
-    /// The request.
+    /// Requests to the child.
     type Question: Serialize + DeserializeOwned;
-    /// What it answers.
+    /// The child's answers.
     type Answer: Serialize + DeserializeOwned + Debug;
 
     /// The child's name, of at most 15 bytes: one for each type.

@@ -33,10 +33,8 @@ const MAX_LAST_WAIT: Duration = Duration::from_millis(100);
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// There is no child.
     #[error("failed to start a process without privileges: {0}")]
     Start(String),
-    /// The child ended.
     #[error("the process that parsed it {0}")]
     Ended(String),
     /// It was waited for long enough.
@@ -63,12 +61,12 @@ pub struct Sandbox<P: Parser> {
     given_up: Option<Instant>,
     /// When the question was begun that has no answer yet.
     requested: Option<Instant>,
-    here: Option<Here<P>>,
+    here: Option<InProcess<P>>,
 }
 
-/// Does without children.
+/// Parses in this process instead of a child.
 #[derive(Debug)]
-struct Here<P: Parser> {
+struct InProcess<P: Parser> {
     parser: P,
     answer: Option<P::Answer>,
 }
@@ -99,7 +97,7 @@ impl<P: Parser> Sandbox<P> {
     /// Parses in this process, for tests of what is around it.
     #[must_use]
     pub fn here() -> Self {
-        Self { here: Some(Here { parser: P::start(), answer: None }), ..Self::default() }
+        Self { here: Some(InProcess { parser: P::start(), answer: None }), ..Self::default() }
     }
 
     /// With another time limit for an answer, for tests.

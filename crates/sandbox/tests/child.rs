@@ -1,7 +1,7 @@
 //! Children that crash, loop, lie and take what they can get: what each costs, and what is left to it. A child is its
 //! parent's program, so this one has a `main` of its own.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};

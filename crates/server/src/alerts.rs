@@ -33,7 +33,7 @@ const REPEAT: Duration = Duration::from_secs(60);
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Bytes of a label, of a text.
 const MAX_LABEL: usize = 160;
-const MOST_TEXT: usize = 1000;
+const MAX_TEXT: usize = 1000;
 /// Advice that is passed on.
 const MAX_ADVICE: usize = 3;
 
@@ -78,7 +78,7 @@ pub(crate) fn kind_of(measure: &Measure) -> Kind {
     Kind { name, alert, severity }
 }
 
-/// A finding's message.
+/// A finding as a message to operators.
 #[derive(Debug, Clone, PartialEq)]
 struct Alert {
     id: String,
@@ -107,7 +107,7 @@ impl Alert {
         let Found { finding, first, over_s } = found;
         let id = finding.id.to_string();
         let label = |name: &Option<String>| name.as_deref().map(|name| short(name, MAX_LABEL));
-        let text = |text: String| short(&text, MOST_TEXT);
+        let text = |text: String| short(&text, MAX_TEXT);
         let action = |advice: &detect::Advice| text(view::action_in_words(&advice.action));
         Self {
             kind: kind_of(&first.series.measure),
@@ -270,7 +270,7 @@ pub(crate) mod test {
         let alert = Alert::new(&found(7, &evil), None, &OperatorNotes::default(), 0);
         for text in [alert.vm.as_deref().unwrap(), &alert.cause, &alert.summary, &alert.advice[0]] {
             assert!(!text.chars().any(model::is_unsafe), "{text:?}");
-            assert!(text.len() <= MOST_TEXT, "{}", text.len());
+            assert!(text.len() <= MAX_TEXT, "{}", text.len());
         }
         assert!(alert.vm.is_some_and(|vm| vm.len() <= MAX_LABEL && vm.starts_with("<b>\\u{1b}")));
         assert_eq!(short("ä\u{202e}", 2), "ä");

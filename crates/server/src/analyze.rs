@@ -39,10 +39,11 @@ const MAX_WAITING: usize = 20_000;
 pub(crate) const SEARCH_EVERY: Duration = Duration::from_secs(600);
 /// Until a window is tried again after an error that is not its own, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
-/// A window whose worker was stopped so often is given up: another time it would take the machine's memory or hours again.
+/// A window is given up after its worker was stopped this often: another time it would take the machine's memory or
+/// hours again.
 const MAX_STOPPED: u32 = 8;
 
-/// Windows to analyse.
+/// Windows that wait for analysis.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     state: Mutex<State>,
@@ -53,7 +54,6 @@ pub(crate) struct Queue {
 struct State {
     /// Those that came just now: taken first.
     new: Waiting,
-    /// Those that were found.
     found: Waiting,
     /// Those that wait or are being analysed.
     known: HashSet<DayWindow>,

@@ -49,7 +49,6 @@ pub(crate) enum Denied {
     Store(#[from] object_store::Error),
 }
 
-/// Knows the tokens.
 #[derive(Debug)]
 pub(crate) struct Auth {
     store: Store,
@@ -61,7 +60,7 @@ impl Auth {
         Self { store, remembered: Mutex::default() }
     }
 
-    /// The host whose token this is.
+    /// The host that has this token.
     pub(crate) async fn host(&self, token: &str) -> Result<HostName, Denied> {
         let (host, _) = token.split_once(SEPARATOR).ok_or(Denied::Unknown)?;
         let host: HostName = host.parse().map_err(|_| Denied::Unknown)?;
@@ -75,7 +74,6 @@ impl Auth {
         }
     }
 
-    /// The token's role.
     pub(crate) async fn role(&self, token: &str) -> Result<Role, Denied> {
         Ok(self.user(token).await?.role)
     }
@@ -91,7 +89,6 @@ impl Auth {
         }
     }
 
-    /// Makes a token.
     pub(crate) async fn make_token(&self, request: TokenRequest) -> Result<TokenReply, Denied> {
         let fits = (1..=MAX_NAME).contains(&request.name.len());
         if !fits || request.name.chars().any(model::is_unsafe) {
@@ -110,7 +107,6 @@ impl Auth {
         Ok(TokenReply { token, id })
     }
 
-    /// All tokens.
     pub(crate) async fn tokens(&self) -> Result<Vec<TokenEntry>, Denied> {
         self.entries(TOKENS).await
     }
@@ -143,7 +139,6 @@ impl Auth {
         }
     }
 
-    /// All hosts.
     pub(crate) async fn hosts(&self) -> Result<Vec<HostEntry>, Denied> {
         self.entries(HOSTS).await
     }
@@ -159,7 +154,7 @@ impl Auth {
     ) -> Result<Vec<T>, Denied> {
         let mut entries = Vec::new();
         for object in self.store.list(prefix).await? {
-            // One that was deleted meanwhile, or is damaged, is none.
+            // A token that was deleted or is damaged is skipped.
             let Some(bytes) = self.store.get(&object.location).await? else { continue };
             entries.extend(parse::<T>(&bytes).ok());
         }

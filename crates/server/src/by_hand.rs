@@ -1,4 +1,5 @@
-//! What is done without serving, by who has access to the store: the first token, and the parts of other engines' work.
+//! Administration without a running server, for users with access to the store: the first token, and the parts of other
+//! engines' work.
 
 use anyhow::{Result, bail, ensure};
 use api::http::TokenRequest;

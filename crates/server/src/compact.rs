@@ -26,13 +26,13 @@ use crate::{Server, log};
 const COMPACT_EVERY: Duration = Duration::from_secs(1800);
 /// After this time since they came, no results of the same hour are waited for.
 const SETTLED: TimeDelta = TimeDelta::hours(1);
-/// So many windows of a day that is not over are packed.
+/// Number of windows after which a day is packed before it is over.
 const MIN_WINDOWS: usize = 60;
 /// After midnight a day is over: its windows are in one pack from then on.
 const LATE: TimeDelta = TimeDelta::hours(6);
 /// What a list replaces stays so long: longer than any query takes.
 const REPLACED_STAYS: TimeDelta = TimeDelta::hours(2);
-/// Hosts of which the store fails before the others are left to the next time, too.
+/// After the store has failed for this many hosts, the others wait for the next pass.
 const MAX_FAILURES: usize = 10;
 /// Windows that are left as they are because their results can't be read.
 const MAX_DAMAGED: usize = 100;
@@ -204,7 +204,7 @@ impl Server {
         plan: &Plan,
     ) -> Result<(), CompactError> {
         let Plan { windows, packs, slice_s } = plan;
-        let mut pack = Pack::of(*slice_s, windows.iter(), packs);
+        let mut pack = Pack::from_windows(*slice_s, windows.iter(), packs);
         let content = format!("{slice_s} {:?} {packs:?}", pack.windows);
         pack.name = format!("{PACK}{number:08}-{}", &hash(&content)[..16]);
         // The table by which packs are found is the first, and the last to be removed.

@@ -16,7 +16,6 @@ use crate::destination::Destination;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where to listen.
     pub listen: SocketAddr,
     /// The object store: a folder, or `s3://BUCKET/PREFIX`.
     pub store: String,
@@ -26,7 +25,6 @@ pub struct Config {
     pub names: Vec<String>,
     /// A certificate (chain) and its key, PEM, instead of the own.
     pub certificate: Option<PathBuf>,
-    /// Its key.
     pub key: Option<PathBuf>,
     /// Bytes of a window at most.
     pub max_window_bytes: u64,
@@ -44,7 +42,6 @@ pub struct Config {
     pub result_days: u32,
     /// When results are rolled up.
     pub roll_up: RollUp,
-    /// Limits of a query.
     pub query: QueryLimits,
     /// A proxy that says who asks. Absent: no one is believed.
     pub proxy: Option<Proxy>,
@@ -67,11 +64,8 @@ const MAX_DESTINATIONS: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RollUp {
-    /// Of 1 minute.
     pub minute_days: u32,
-    /// Of 10 minutes.
     pub ten_minutes_days: u32,
-    /// Of 1 hour.
     pub hour_days: u32,
 }
 
@@ -99,7 +93,6 @@ pub struct Proxy {
     pub user_header: String,
     /// The header with the user's groups, separated by commas.
     pub groups_header: String,
-    /// Groups that may read.
     #[serde(default)]
     pub read_groups: Vec<String>,
     /// Groups that may read, and give and take tokens.
@@ -111,7 +104,6 @@ pub struct Proxy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QueryLimits {
-    /// Seconds.
     pub seconds: u64,
     /// Memory of all queries together, MiB.
     pub memory_mib: usize,

@@ -28,7 +28,6 @@ const SIGNATURE: &str = "v1,";
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Destination {
-    /// The address.
     pub url: String,
     /// The certificate authorities that its certificate may be of, PEM. Absent: those of this machine.
     pub ca: Option<PathBuf>,

@@ -24,7 +24,7 @@ use crate::{Server, alerts, log, refused};
 /// Days that windows are kept longer until they are analysed.
 const UNANALYSED_DAYS: u64 = 7;
 const EXPIRE_EVERY: Duration = Duration::from_secs(3600);
-/// Days by which a clock may differ from what is known.
+/// Days that a clock may differ from the last known time.
 const NEAR_DAYS: i64 = 3;
 /// How long nothing expires by a clock that differs more.
 const DOUBT: Duration = Duration::from_secs(24 * 3600);
@@ -87,7 +87,7 @@ impl Server {
         Ok(())
     }
 
-    /// Removes what has been kept long enough.
+    /// Removes windows that are older than the retention time.
     async fn expire(&self, today: NaiveDate) -> object_store::Result<()> {
         if !self.believes(today).await? {
             log(&format!("nothing expires: this server's clock says {today}, and may be wrong"));

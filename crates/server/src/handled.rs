@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const MAX_SILENCES: usize = 500;
 const MAX_ACKNOWLEDGED: usize = 2000;
 /// Of a note, a host's or a VM's name.
-const MOST_TEXT: usize = 500;
+const MAX_TEXT: usize = 500;
 const ACKNOWLEDGED_S: u64 = 30 * 86_400;
 /// 366 days.
 const MAX_MINUTES: u32 = 366 * 1440;
@@ -135,7 +135,6 @@ impl Handled {
         Ok(entries)
     }
 
-    /// Acknowledges a finding.
     pub(crate) async fn acknowledge(
         &self,
         finding: FindingId,
@@ -164,7 +163,6 @@ impl Handled {
         self.delete(&acknowledged(finding)).await
     }
 
-    /// Silences findings.
     pub(crate) async fn silence(
         &self,
         request: SilenceRequest,
@@ -187,9 +185,9 @@ impl Handled {
             return Err(HandleError::Invalid(format!("minutes must be from 1 to {MAX_MINUTES}")));
         }
         checked("note", &note)?;
-        let too_long = |name: &&&Option<String>| name.as_ref().is_some_and(|n| MOST_TEXT < n.len());
+        let too_long = |name: &&&Option<String>| name.as_ref().is_some_and(|n| MAX_TEXT < n.len());
         if given.iter().any(|name| too_long(&name)) {
-            return Err(HandleError::Invalid(format!("a name has at most {MOST_TEXT} bytes")));
+            return Err(HandleError::Invalid(format!("a name has at most {MAX_TEXT} bytes")));
         }
         if MAX_SILENCES <= self.said().await?.silences.len() {
             let text = format!("there are {MAX_SILENCES} silences already: delete some");
@@ -274,8 +272,8 @@ pub(crate) fn finding_id(text: &str) -> Result<FindingId, HandleError> {
 }
 
 fn checked(name: &str, text: &str) -> Result<(), HandleError> {
-    if MOST_TEXT < text.len() || text.chars().any(model::is_unsafe) {
-        let text = format!("{name} has at most {MOST_TEXT} bytes, all printable");
+    if MAX_TEXT < text.len() || text.chars().any(model::is_unsafe) {
+        let text = format!("{name} has at most {MAX_TEXT} bytes, all printable");
         return Err(HandleError::Invalid(text));
     }
     Ok(())

@@ -80,13 +80,13 @@ impl ReceiveError {
 
 /// Room for one window, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct UploadSlot<'a> {
     receiver: &'a Receiver,
     host: HostName,
     _permit: SemaphorePermit<'a>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for UploadSlot<'_> {
     fn drop(&mut self) {
         let mut hosts = self.receiver.hosts();
         if let Some(n) = hosts.get_mut(&self.host) {
@@ -118,7 +118,7 @@ impl Receiver {
     }
 
     /// A place to receive a window of this host and size in.
-    fn place(&self, host: &HostName, bytes: Option<u64>) -> Result<Place<'_>, ReceiveError> {
+    fn place(&self, host: &HostName, bytes: Option<u64>) -> Result<UploadSlot<'_>, ReceiveError> {
         if bytes.is_some_and(|bytes| self.max_bytes < bytes) {
             return Err(ReceiveError::TooLarge(self.max_bytes));
         }
@@ -128,7 +128,7 @@ impl Receiver {
         }
         let permit = self.room.try_acquire().map_err(|_| ReceiveError::Busy(""))?;
         *hosts.entry(host.clone()).or_default() += 1;
-        Ok(Place { receiver: self, host: host.clone(), _permit: permit })
+        Ok(UploadSlot { receiver: self, host: host.clone(), _permit: permit })
     }
 
     fn hosts(&self) -> MutexGuard<'_, BTreeMap<HostName, usize>> {
@@ -163,7 +163,7 @@ impl Server {
         boot: &str,
         start: &str,
         bytes: Option<u64>,
-    ) -> Result<(WindowId, Place<'_>), ReceiveError> {
+    ) -> Result<(WindowId, UploadSlot<'_>), ReceiveError> {
         let id = WindowId::parse(host.as_str(), boot, start)
             .map_err(|error| refused("name", error.to_string()))?;
         Ok((id, self.receiver.place(host, bytes)?))

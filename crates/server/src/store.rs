@@ -61,11 +61,9 @@ impl Removed {
     }
 }
 
-/// An object store.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     objects: Arc<dyn ObjectStore>,
-    /// Of a folder.
     root: Option<Arc<Folder>>,
     /// Windows that are sent to a service at the same time: each is in memory meanwhile.
     sending: Arc<Semaphore>,

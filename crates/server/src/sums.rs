@@ -8,7 +8,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::{Server, log};
 
-/// Without requests.
+/// Between two sums when there is no request.
 const EVERY: Duration = Duration::from_secs(60);
 /// It takes at most such a part of the time.
 const PART: u32 = 10;

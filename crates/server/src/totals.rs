@@ -17,7 +17,7 @@ use model::VcpuTimeState;
 
 use crate::metrics::plain;
 
-/// What is not seen for so long has no series any more.
+/// A series is dropped after this long without a window.
 const FORGET_S: u64 = 3600;
 const MAX_HOSTS: usize = 1000;
 /// Exit reasons of a VM.
@@ -27,7 +27,7 @@ const MAX_LABEL: usize = 160;
 /// What has no series of its own.
 const OTHER: &str = "other";
 
-/// A host's.
+/// Totals of a host.
 #[derive(Debug, Clone, Default)]
 struct HostTotals {
     last_s: u64,
@@ -44,7 +44,7 @@ struct HostTotals {
     missing: u64,
 }
 
-/// A VM's.
+/// Totals of a VM.
 #[derive(Debug, Clone, Default)]
 struct VmTotals {
     last_s: u64,
@@ -55,7 +55,7 @@ struct VmTotals {
     exits: BTreeMap<String, (u64, u64)>,
 }
 
-/// All of them.
+/// Totals of all hosts and VMs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Totals {
     hosts: BTreeMap<String, HostTotals>,

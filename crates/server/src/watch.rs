@@ -34,19 +34,19 @@ const HISTORY: TimeDelta = TimeDelta::hours(2);
 const LONGEST_WAIT: TimeDelta = TimeDelta::minutes(30);
 /// Hosts whose results the store does not give: then this pass is given up.
 const MAX_LATER: usize = 10;
-/// A clock that goes on by so much more or less than time was set.
+/// A step of the wall clock that counts as a clock change.
 const STEP: Duration = Duration::from_secs(60);
 /// A server that was away has no windows of that time yet: it does not call hosts silent so early.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Findings that are over; of more, the first are forgotten.
 const MAX_OVER: usize = 1000;
 /// Of a table of one window. Larger ones are left out.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// A window, and when it, or its results, came into the store.
 type Arrived = (DateTime<Utc>, DayWindow);
 
-/// The findings.
+/// Runs the detector over new results, and holds the findings.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     state: Mutex<State>,
@@ -140,7 +140,7 @@ impl Watch {
     }
 
     /// Tells who waits for changes that all windows so far are taken.
-    fn tell(&self) {
+    fn publish(&self) {
         let is_changed = std::mem::take(&mut self.lock().is_changed);
         if is_changed || *self.changes.borrow() == 0 {
             self.changes.send_modify(|n| *n += 1);
@@ -153,7 +153,7 @@ impl Watch {
 }
 
 impl State {
-    /// Keeps of `seen` what is still listed, and of `new` what was not seen.
+    /// Drops from `seen` what is no longer listed, and from `new` what was seen.
     fn forget(&mut self, listed: &HashSet<DayWindow>, new: &mut Vec<Arrived>) {
         self.seen.retain(|window| listed.contains(window));
         new.retain(|(_, window)| !self.seen.contains(window));
@@ -223,7 +223,7 @@ impl Server {
                 if PATIENCE < patient_since.elapsed() && self.queue.len() <= self.n_workers() {
                     self.watch.tick(crate::auth::unix_s());
                 }
-                self.watch.tell();
+                self.watch.publish();
                 self.store_learned(learned::EVERY).await;
             }
             tokio::time::sleep((looked.elapsed() * PART).clamp(SHORTEST_PAUSE, LOOK_EVERY)).await;
@@ -311,7 +311,7 @@ impl Server {
             let path = window.result(table);
             match self.store.size(&path).await? {
                 None => return self.not_there(window, path.clone()).await,
-                Some(bytes) if MOST_BYTES < bytes => {
+                Some(bytes) if MAX_BYTES < bytes => {
                     return Err(WatchError::Results(format!("{path} has {bytes} bytes")));
                 }
                 Some(_) => {}
@@ -352,8 +352,8 @@ fn step(last: &mut (Instant, SystemTime), now: (Instant, SystemTime)) -> Duratio
     now.1.duration_since(expected).unwrap_or_else(|back| back.duration())
 }
 
-/// Windows in the order in which they arrived, those of a boot by their start. Of a host's windows those that arrived after one
-/// that still waits for its analysis are left to the next look: a backlog is analysed the newest first.
+/// Windows in order of arrival, those of a boot by their start. Of a host's windows those that arrived after one that
+/// still waits for its analysis are left to the next look: a backlog is analysed the newest first.
 fn in_order(mut new: Vec<Arrived>, waiting: &[Arrived]) -> Vec<Arrived> {
     let mut first_waiting = HashMap::new();
     for (time, window) in waiting {

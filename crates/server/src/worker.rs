@@ -104,7 +104,7 @@ pub(crate) enum WorkerError {
     /// The window is to blame.
     #[error("{0}")]
     Refused(String),
-    /// By whose fault the worker did not answer.
+    /// Whether the window or this machine is to blame that the worker did not answer.
     #[error("the process that reads the window {0}")]
     Ended(String),
     /// The machine is to blame.
@@ -219,8 +219,8 @@ fn describe(status: Option<ExitStatus>) -> String {
 
 /// A reason may quote the window.
 pub(crate) fn shown(text: &str) -> String {
-    const MOST: usize = 500;
-    text.chars().filter(|c| !model::is_unsafe(*c)).take(MOST).collect()
+    const MAX_CHARS: usize = 500;
+    text.chars().filter(|c| !model::is_unsafe(*c)).take(MAX_CHARS).collect()
 }
 
 /// Is a worker, if this process was started for that: a program's first call. `None`: it was not.

@@ -28,7 +28,7 @@ pub struct TimeAxis<'a> {
 
 /// What a time went to; adds up to its length.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Spent {
+pub struct TimeSpent {
     /// What the VM did, as far as the recording tells.
     pub balance: TimeBreakdown,
     /// Before the recording, or after it.
@@ -44,9 +44,7 @@ pub struct WorkTime {
     pub part: Option<Part>,
     /// Who worked; `None`: several at once.
     pub worker: Option<IpAddr>,
-    /// From.
     pub begin: CaptureNs,
-    /// To.
     pub end: CaptureNs,
 }
 
@@ -55,8 +53,7 @@ pub struct WorkTime {
 pub struct PartSum {
     /// Requests that have such times.
     pub requests: u64,
-    /// What they went to.
-    pub spent: Spent,
+    pub spent: TimeSpent,
 }
 
 impl Request {
@@ -97,15 +94,15 @@ impl TimeAxis<'_> {
     /// # Panics
     /// Never: a VM's time between two instants adds up to the time between them.
     #[must_use]
-    pub fn spent(&self, time: &WorkTime) -> Spent {
+    pub fn spent(&self, time: &WorkTime) -> TimeSpent {
         let length = time.end.since(time.begin);
         let Some(vm) = self.vm(time) else {
-            return Spent { no_vm_ns: length, ..Spent::default() };
+            return TimeSpent { no_vm_ns: length, ..TimeSpent::default() };
         };
         let window = Window { from: self.recorded(time.begin), to: self.recorded(time.end) };
         let balance = TimeBreakdown::of_vm(&self.evidence, self.names, vm, window);
         let outside_ns = length - window.to.since(window.from);
-        let spent = Spent { balance, outside_ns, no_vm_ns: 0 };
+        let spent = TimeSpent { balance, outside_ns, no_vm_ns: 0 };
         assert_eq!(spent.total_ns(), length, "a VM's time adds up");
         spent
     }
@@ -118,7 +115,7 @@ impl TimeAxis<'_> {
     ) -> Vec<(Option<Part>, Option<VmId>, PartSum)> {
         let mut sums: BTreeMap<(bool, Option<Part>, Option<VmId>), PartSum> = BTreeMap::new();
         for request in requests {
-            let mut own: BTreeMap<_, Spent> = BTreeMap::new();
+            let mut own: BTreeMap<_, TimeSpent> = BTreeMap::new();
             for time in request.work_times() {
                 let key = (time.part.is_none(), time.part, self.vm(&time));
                 own.entry(key).or_default().add(&self.spent(&time));
@@ -146,7 +143,7 @@ impl TimeAxis<'_> {
     }
 }
 
-impl Spent {
+impl TimeSpent {
     /// The length of what it tells of.
     #[must_use]
     pub fn total_ns(&self) -> u64 {

@@ -30,7 +30,6 @@ pub struct CaptureFile<'r> {
     record: Vec<u8>,
     /// The packet that is handed out.
     packet: Option<Held>,
-    /// Packets that were read.
     n_read: u64,
     /// There is nothing more to read, and why.
     end: Option<Result<(), CaptureError>>,
@@ -109,7 +108,6 @@ pub enum CaptureError {
     /// What follows is not in the format.
     #[error("it is damaged after packet {0}")]
     Damaged(u64),
-    /// The system says no.
     #[error("it can't be read: {0}")]
     Read(ErrorKind),
 }

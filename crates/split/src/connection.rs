@@ -1,4 +1,4 @@
-//! All TCP connections of a capture: who is the client, what is spoken, and whom bytes go to.
+//! All TCP connections of a capture: which side is the client, which protocol they use, and where bytes go.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use crate::{CaptureNs, Counter, Counts, Roles, TracedGuest};
 /// Connections that are followed at a time.
 const MAX_CONNECTIONS: usize = 50_000;
 /// Bytes of all connections that wait for something.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 const MAX_REQUESTS: usize = 1_000_000;
 const MAX_TRIPS: usize = 4_000_000;
 const MAX_UNREADABLE: usize = 1_000_000;
@@ -60,7 +60,7 @@ pub(crate) struct RoundTrip {
     pub(crate) statements: u32,
 }
 
-/// A time in which a database connection was used, without knowing for what.
+/// A span during which a database connection was used for an unknown query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unreadable {
     pub(crate) database: u32,
@@ -77,7 +77,7 @@ impl Default for Sink {
             unreadable: Vec::new(),
             databases: Vec::new(),
             counts: Counts::default(),
-            budget: Budget::new(MOST_BYTES),
+            budget: Budget::new(MAX_BYTES),
             full_since: None,
         }
     }
@@ -93,7 +93,7 @@ impl Sink {
     }
 
     /// A guest without a database adds nothing.
-    pub(crate) fn traced(&mut self, guest: &TracedGuest) {
+    pub(crate) fn add_traced(&mut self, guest: &TracedGuest) {
         if !guest.has_database {
             return;
         }
@@ -439,7 +439,7 @@ impl Connection {
         }
     }
 
-    /// Bytes of a connection of which it is not known yet what it speaks.
+    /// Bytes of a connection with a protocol that is not known yet.
     fn first_bytes(
         &mut self,
         side: Side,

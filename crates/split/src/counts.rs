@@ -1,6 +1,6 @@
-//! What was seen, and what could not be followed.
+//! Counters of what was dissected, and what could not be.
 
-/// What is counted.
+/// A counter of the dissector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
     /// Packets in all.
@@ -15,7 +15,7 @@ pub enum Counter {
     UnknownInterface,
     /// Blocks of a file whose type is not known.
     UnknownBlocks,
-    /// Packets whose headers are damaged, or cut off by the snapshot length.
+    /// Packets with headers that are damaged, or cut off by the snapshot length.
     BadHeaders,
     /// Packets that IP has cut into fragments.
     Fragments,
@@ -43,7 +43,6 @@ pub enum Counter {
     Evicted,
     /// Those that speak none of the protocols.
     OtherProtocol,
-    /// HTTP connections.
     HttpConnections,
     /// HTTP/2 connections, which can't be split.
     Http2,
@@ -59,7 +58,7 @@ pub enum Counter {
     Cancels,
     /// Times at which a connection's messages could no longer be followed.
     LostMessages,
-    /// Requests whose response is not in the capture as a whole.
+    /// Requests with a response that is not completely in the capture.
     WithoutResponse,
     /// Responses whose request is not in the capture.
     WithoutRequest,
@@ -137,7 +136,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// How often.
+    /// The value of a counter.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.0[counter as usize]

@@ -17,9 +17,7 @@ pub struct Drawing {
 pub struct DrawnPacket {
     /// When, in microseconds after the capture's first second.
     pub at_us: u64,
-    /// On which interface.
     pub interface: u32,
-    /// Its bytes.
     pub frame: Vec<u8>,
     /// How long it is, if it was cut.
     pub length: usize,

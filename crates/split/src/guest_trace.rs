@@ -78,7 +78,6 @@ struct Thread {
     woke: Option<HostNs>,
     /// It lost its CPU in that call.
     was_preempted: bool,
-    /// Who asks it.
     asker: Option<Tid>,
     /// When it was woken since its last answer, and whether a sender did that.
     woken: Option<(HostNs, bool)>,

@@ -97,7 +97,6 @@ enum Step {
     /// They are used up.
     More,
     Head,
-    /// The message is complete.
     Whole,
     Bad,
 }

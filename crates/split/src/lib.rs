@@ -38,7 +38,7 @@ mod roles;
 mod splitter;
 mod tcp;
 
-pub use axis::{PartSum, Spent, TimeAxis, WorkTime};
+pub use axis::{PartSum, TimeAxis, TimeSpent, WorkTime};
 pub use capture_file::{CaptureError, CaptureFile, Interface};
 pub use counts::{Counter, Counts};
 pub use guest_trace::{GuestTrips, TracedGuest};

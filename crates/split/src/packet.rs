@@ -11,7 +11,6 @@ use crate::{CaptureNs, Counter};
 /// A packet as it was captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// When.
     pub at: CaptureNs,
     /// Where: a number for each interface.
     pub interface: u32,
@@ -19,7 +18,6 @@ pub struct Packet<'a> {
     pub link: Link,
     /// What was kept of it.
     pub data: &'a [u8],
-    /// How long it was.
     pub length: u32,
 }
 

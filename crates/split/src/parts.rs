@@ -29,7 +29,7 @@ impl Part {
         Self::NoQueries,
     ];
 
-    /// `C-W-D`.
+    /// The letters in reports, such as `C-W-D`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -79,7 +79,7 @@ impl Unknown {
         }
     }
 
-    /// For people.
+    /// A description for reports.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -98,13 +98,10 @@ impl Unknown {
 /// A time and what it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartTime {
-    /// What.
     pub part: Part,
     /// Who worked: the web server or the database; `None`: several databases at once.
     pub worker: Option<IpAddr>,
-    /// From.
     pub begin: CaptureNs,
-    /// To.
     pub end: CaptureNs,
 }
 

@@ -144,7 +144,7 @@ impl Postgres {
         }
     }
 
-    /// Whether to go on with what is left of `data`; `None`: it makes no sense.
+    /// Whether to continue with the rest of `data`; `None`: it makes no sense.
     fn client(&mut self, at: CaptureNs, data: &mut &[u8], sink: &mut Sink) -> Option<bool> {
         let framing = match self.phase {
             Phase::Startup { .. } => Framing::PostgresStartup,

@@ -6,9 +6,7 @@ use std::str::FromStr;
 /// An address, a port, or both; what is `None` may be anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The address.
     pub ip: Option<IpAddr>,
-    /// The port.
     pub port: Option<u16>,
 }
 

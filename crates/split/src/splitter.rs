@@ -22,7 +22,7 @@ pub struct Splitter {
 pub struct Split {
     /// Whole requests, in the order in which they began.
     pub requests: Vec<Request>,
-    /// What was seen, and what could not be followed.
+    /// Counters of what was dissected, and what could not be.
     pub counts: Counts,
     /// Addresses that queries came from and that received no request.
     pub strangers: Vec<IpAddr>,
@@ -35,9 +35,7 @@ pub struct Split {
 /// A request with its whole response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The client.
     pub client: SocketAddr,
-    /// Who answered.
     pub server: SocketAddr,
     /// The interface on which its connection was followed.
     pub interface: u32,
@@ -45,7 +43,6 @@ pub struct Request {
     pub method: Box<str>,
     /// The target, cut to a length. The client chose it.
     pub target: Box<str>,
-    /// 200.
     pub status: u16,
     /// First byte of the request.
     pub begin: CaptureNs,
@@ -55,7 +52,6 @@ pub struct Request {
     pub answered: CaptureNs,
     /// Its last byte.
     pub end: CaptureNs,
-    /// What that time was.
     pub outcome: Outcome,
 }
 
@@ -79,11 +75,8 @@ pub enum Outcome {
 /// A connection to a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Database {
-    /// Who asks.
     pub client: SocketAddr,
-    /// Who answers.
     pub server: SocketAddr,
-    /// In what language.
     pub protocol: Protocol,
     /// When it was opened, if that was seen.
     pub opened: Option<CaptureNs>,
@@ -109,7 +102,6 @@ pub enum Protocol {
 pub enum Assigned {
     /// It was during this request only.
     ByTime,
-    /// Its transaction was.
     ByTransaction,
     /// Its connection was opened and closed during this request only.
     ByConnection,
@@ -146,8 +138,8 @@ impl Splitter {
     }
 
     /// What the trace of a web server's guest says of the database in it.
-    pub fn traced(&mut self, guest: &TracedGuest) {
-        self.sink.traced(guest);
+    pub fn add_traced(&mut self, guest: &TracedGuest) {
+        self.sink.add_traced(guest);
     }
 
     /// There are no more packets.

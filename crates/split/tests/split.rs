@@ -1016,7 +1016,7 @@ fn a_database_in_the_web_servers_guest_is_known_by_its_trace() {
         for drawn in drawing.clone().in_order() {
             splitter.packet(&drawn.packet());
         }
-        splitter.traced(guest);
+        splitter.add_traced(guest);
         splitter.finish()
     };
     let split = with(&guest);

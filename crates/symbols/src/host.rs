@@ -28,7 +28,6 @@ pub struct HostSource {
     kernel: KernelNames,
     places: Places,
     files: Files,
-    /// What was found before.
     known: Known,
     /// Where files with the symbols of stripped ones are, by build id.
     debug_folder: Option<PathBuf>,
@@ -48,7 +47,7 @@ struct FileState {
 }
 
 impl FileState {
-    fn of(file: &File) -> Option<Self> {
+    fn from_file(file: &File) -> Option<Self> {
         let metadata = file.metadata().ok()?;
         let changed = (metadata.ctime(), metadata.ctime_nsec());
         Some(Self { device: metadata.dev(), inode: metadata.ino(), changed })
@@ -91,7 +90,7 @@ impl HostSource {
     }
 
     /// Modules are numbered anew from now on. What is known of files stays.
-    pub fn begin_again(&mut self) {
+    pub fn reset(&mut self) {
         self.places.clear();
         self.files.allowances.clear();
         if MAX_STOPPED < self.files.stopped.len() {
@@ -111,7 +110,7 @@ impl HostSource {
     }
 
     /// Adds modules that have appeared since, and lets every owner's files be read anew: for who asks again and again.
-    pub fn go_on(&mut self, places: Places) {
+    pub fn reuse(&mut self, places: Places) {
         self.places.extend(places);
         self.files.allowances.values_mut().for_each(|allowance| allowance.bytes = MAX_OWNER_BYTES);
     }
@@ -132,7 +131,7 @@ impl HostSource {
 
     /// The build id of an open ELF file, if it has one.
     pub fn build_id(&mut self, file: &File) -> Option<BuildId> {
-        let state = FileState::of(file)?;
+        let state = FileState::from_file(file)?;
         if let Some(known) = self.known.build_ids.get(&state) {
             return known.clone();
         }
@@ -207,7 +206,7 @@ impl HostSource {
     /// write it.
     fn state_of(&mut self, file: &File, format: &FileFormat) -> Option<FileState> {
         let FileFormat::Elf { build_id } = format else { return None };
-        let state = FileState::of(file)?;
+        let state = FileState::from_file(file)?;
         let is_it = |own: BuildId| build_id.as_ref().is_none_or(|wanted| own.bytes() == wanted);
         match build_id {
             Some(_) => self.build_id(file).is_some_and(is_it).then_some(state),
@@ -251,7 +250,7 @@ struct Files {
     stopped: HashMap<(u64, u64), Failure>,
 }
 
-/// Whose files have an allowance of their own.
+/// The owner that an allowance for reading files belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum FileOwner {
     /// Anybody can mount file systems of his own, in user namespaces: they count together.
@@ -261,7 +260,7 @@ enum FileOwner {
 }
 
 impl FileOwner {
-    fn of(metadata: &Metadata) -> Self {
+    fn from_metadata(metadata: &Metadata) -> Self {
         match metadata.uid() {
             0 => Self::RootOn(metadata.dev()),
             user => Self::User(user),
@@ -290,7 +289,8 @@ impl Files {
             return Err(failure.to_string());
         }
         let unused = Allowance { bytes: MAX_OWNER_BYTES, failures: 0 };
-        let allowance = self.allowances.entry(FileOwner::of(&metadata)).or_insert(unused);
+        let allowance =
+            self.allowances.entry(FileOwner::from_metadata(&metadata)).or_insert(unused);
         if MAX_OWNER_FAILURES <= allowance.failures {
             return Err("other files of its owner stopped the process that reads them".to_owned());
         }

@@ -40,9 +40,7 @@ pub struct Store {
 /// What the store has under a build id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stored {
-    /// The table.
     Table(FunctionTable),
-    /// Nothing.
     Absent,
     /// A file that can't be used (and is treated like none): why, naming it.
     Unusable(String),
@@ -53,18 +51,10 @@ pub enum Stored {
 pub enum StoreError {
     /// Larger than the store takes.
     #[error("the symbols of build id {build_id} are too large to keep")]
-    TooLarge {
-        /// Whose.
-        build_id: BuildId,
-    },
+    TooLarge { build_id: BuildId },
     /// A file or folder could not be written.
     #[error("failed to write {path}: {source}")]
-    Write {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
 }
 
 impl Store {

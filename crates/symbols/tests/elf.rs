@@ -99,7 +99,7 @@ fn main() { std::process::exit(inner::Work::run(std::env::args().count() as u32)
 /// A source that reads files in this process.
 fn source(kernel: KernelNames, places: Places) -> HostSource {
     let mut source = HostSource::new(kernel).with_sandbox(Sandbox::here());
-    source.go_on(places);
+    source.reuse(places);
     source
 }
 

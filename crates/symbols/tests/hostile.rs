@@ -12,7 +12,7 @@ use symbols::{HostSource, KernelNames, Place, Places, Source};
 /// A source that reads files in this process.
 fn source(places: Places) -> HostSource {
     let mut source = HostSource::new(KernelNames::default()).with_sandbox(Sandbox::here());
-    source.go_on(places);
+    source.reuse(places);
     source
 }
 

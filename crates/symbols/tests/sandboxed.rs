@@ -1,7 +1,7 @@
 //! Files that stop the process that reads them, or make it lie: each costs its own names. This program is that process, too:
 //! it stands for a reader that such files have taken over.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -122,7 +122,7 @@ impl Files {
         let id = ModuleId::from_index(self.places.len());
         // Through its mapping, in its process' root, and in ours.
         self.places.insert(id, vec![Place::from(path); 3]);
-        self.source.go_on(self.places.clone());
+        self.source.reuse(self.places.clone());
         let module = Module { owner: Owner::Host, path: "/program".into(), build_id: None };
         match self.source.names(id, &module, &[1, 2]).pop().unwrap() {
             SymbolName::Function(name) => name,

@@ -32,13 +32,9 @@ const DISK_BYTES: u64 = 64 << 20;
 pub struct Bare {
     /// The program: an ELF file that QEMU can boot.
     pub image: PathBuf,
-    /// Its command line.
     pub command_line: String,
-    /// What runs the CPU.
     pub accelerator: Accelerator,
-    /// How many CPUs.
     pub cpus: u32,
-    /// Memory.
     pub memory_mib: u32,
 }
 
@@ -49,7 +45,6 @@ pub enum Accelerator {
     Emulation,
     /// The same, with time that counts instructions: runs come out alike.
     Deterministic,
-    /// This kernel's KVM.
     Kvm,
 }
 

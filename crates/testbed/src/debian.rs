@@ -34,7 +34,6 @@ const FILE: &str = "root.img";
 /// Where this machine gets its own Debian from.
 #[derive(Debug, PartialEq)]
 struct Sources {
-    /// The release's name.
     release: String,
     /// As in `sources.list`.
     lines: Vec<String>,

@@ -9,7 +9,6 @@ pub enum Error {
     /// The scenario file is wrong.
     #[error("{}{}: {problem}", path.display(), line_suffix(*line))]
     Scenario {
-        /// The file.
         path: PathBuf,
         /// The line, when known.
         line: Option<usize>,
@@ -33,26 +32,18 @@ pub enum Error {
     NoPeer,
     /// There is no host of this name.
     #[error("the other host is called {other}, not {name}")]
-    OtherHost {
-        /// The request.
-        name: String,
-        /// What there is.
-        other: String,
-    },
+    OtherHost { name: String, other: String },
     /// A file or folder could not be used.
     #[error("failed to {action} {}", path.display())]
     Io {
         /// Verb.
         action: &'static str,
-        /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
         source: io::Error,
     },
     /// A program is missing.
     #[error("{program} is not installed: run `apt-get install {package}`")]
     Missing {
-        /// The program.
         program: String,
         /// The Debian package that has it.
         package: &'static str,
@@ -60,17 +51,12 @@ pub enum Error {
     /// A program failed.
     #[error("`{command}` failed: {output}")]
     Command {
-        /// The command line.
         command: String,
         /// Its last words.
         output: String,
     },
-    /// No kernel package fits.
     #[error("no kernel package for {wanted}: run `apt-get update`, or name another `kernel`")]
-    NoKernel {
-        /// What was looked for.
-        wanted: String,
-    },
+    NoKernel { wanted: String },
     /// No package lists of Debian.
     #[error("no Debian release among the package lists: run `apt-get update`")]
     NoDebian,
@@ -79,23 +65,14 @@ pub enum Error {
     NoModule {
         /// The kernel.
         release: String,
-        /// The module.
         module: String,
     },
     /// A guest failed.
     #[error("guest {guest}: {problem}")]
-    Guest {
-        /// Its name.
-        guest: String,
-        /// What happened.
-        problem: String,
-    },
+    Guest { guest: String, problem: String },
     /// The run failed inside the virtual host.
     #[error("{problem}")]
-    Inside {
-        /// What happened.
-        problem: String,
-    },
+    Inside { problem: String },
     /// The virtual host failed.
     #[error("the virtual host {problem}")]
     Host {
@@ -104,19 +81,10 @@ pub enum Error {
     },
     /// A machine without an operating system failed.
     #[error("QEMU {problem}")]
-    Bare {
-        /// What happened.
-        problem: String,
-    },
+    Bare { problem: String },
     /// The time limit was reached.
     #[error("the time limit of {seconds} s was reached while {stage}: raise it with --timeout")]
-    TimeLimit {
-        /// The limit.
-        seconds: u64,
-        /// What was going on.
-        stage: String,
-    },
-    /// The user ended it.
+    TimeLimit { seconds: u64, stage: String },
     #[error("interrupted")]
     Interrupted,
 }

@@ -26,9 +26,7 @@ use crate::qemu;
 pub struct ExecOutput {
     /// Exit code.
     pub code: u8,
-    /// Standard output.
     pub stdout: Vec<u8>,
-    /// Standard error.
     pub stderr: Vec<u8>,
 }
 

@@ -32,7 +32,7 @@ use crate::scenario::Guest;
 const READY: &str = "ready\n";
 /// How long a guest may take to become its clone.
 const IDENTITY_LIMIT: Duration = Duration::from_secs(60);
-/// Most that one exec may answer.
+/// Limit of an exec's answer, in bytes.
 const MAX_OUTPUT: u64 = 64 << 20;
 
 /// The exec port of the guest, as long as a QEMU has connected it.

@@ -88,7 +88,7 @@ fn guest_archive(kernel: &Kernel, content: &GuestContent<'_>) -> Result<Archive,
 fn base(init: &str, script: &str) -> Result<Archive, Error> {
     let missing = || Error::Missing { program: "busybox".to_owned(), package: "busybox-static" };
     let busybox = process::find("busybox").ok_or_else(missing)?;
-    if !libraries::of(&busybox)?.is_empty() {
+    if !libraries::list(&busybox)?.is_empty() {
         return Err(missing());
     }
     let mut archive = Archive::default();
@@ -120,7 +120,7 @@ fn add_program(
     from: &Path,
 ) -> Result<(), Error> {
     archive.copy_program(path, from)?;
-    for library in libraries::of(from)? {
+    for library in libraries::list(from)? {
         if library.parent() != Some(content.workloads) {
             archive.copy_program(&library.display().to_string(), &library)?;
         }

@@ -77,7 +77,6 @@ impl Archive {
         self.entries.iter().map(line).collect()
     }
 
-    /// The archive's bytes.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         for (number, (path, entry)) in self.entries.iter().enumerate() {

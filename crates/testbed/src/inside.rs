@@ -68,7 +68,6 @@ pub(crate) enum Message {
 /// Why a run ends early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// The user pressed Ctrl-C.
     Interrupted,
     /// The time limit was reached.
     TimeLimit,

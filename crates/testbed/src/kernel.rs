@@ -96,7 +96,7 @@ pub(crate) fn find(cache: &Cache, wanted: &GuestKernel, flavour: Flavour) -> Res
                 return Ok(kernel);
             }
             let kernel = download(cache, &default_package(flavour)?)?;
-            // Another run may have made it meanwhile: either is right.
+            // Another run may have made it by now: either is right.
             let _ = std::os::unix::fs::symlink(&kernel.root, &chosen);
             Ok(kernel)
         }

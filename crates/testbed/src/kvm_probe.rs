@@ -25,7 +25,7 @@ pub enum KvmVerdict {
 /// How long the trial may take by default.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Boots a trivial guest under /dev/kvm, for so long at most.
+/// Boots a trivial guest under /dev/kvm, within this time.
 pub fn probe_kvm(limit: Duration) -> KvmVerdict {
     let device = Path::new("/dev/kvm");
     if !device.exists() {

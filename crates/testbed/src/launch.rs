@@ -27,7 +27,6 @@ use crate::workload;
 /// One run of a scenario.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// The scenario file.
     pub scenario: PathBuf,
     /// The command and its arguments; when empty, the scenario's own.
     pub command: Vec<String>,
@@ -35,7 +34,6 @@ pub struct Run {
     pub out: Option<PathBuf>,
     /// The limit of the whole run.
     pub timeout: Duration,
-    /// Which host.
     pub host: HostChoice,
     /// The `vmscope` program; it is run inside the host.
     pub vmscope: PathBuf,
@@ -43,7 +41,7 @@ pub struct Run {
     pub narrates: bool,
 }
 
-/// Where guests run.
+/// The machine that runs the guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostChoice {
     /// On this machine where its KVM really runs guests and we are root, else in the virtual host.

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::process;
 
 /// The files a dynamically linked program needs besides itself; none for a static one.
-pub(crate) fn of(program: &Path) -> Result<Vec<PathBuf>, Error> {
+pub(crate) fn list(program: &Path) -> Result<Vec<PathBuf>, Error> {
     if !is_dynamic(program)? {
         return Ok(Vec::new());
     }

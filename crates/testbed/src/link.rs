@@ -32,7 +32,6 @@ pub(crate) enum Event {
     Running,
     /// The command ended; the run is over.
     Ended(u8),
-    /// The run failed.
     Failed(String),
 }
 
@@ -72,21 +71,17 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], "; ")
 }
 
-/// The inside's end.
+/// How the inside reports to the launcher.
 #[derive(Debug)]
 pub(crate) enum Link {
     /// In the virtual host: output and events leave by ports.
     Ports {
         /// The command's output and errors.
         outputs: [File; 2],
-        /// Events.
         events: Mutex<File>,
     },
     /// On this machine: output is inherited.
-    Direct {
-        /// Events.
-        events: Sender<Event>,
-    },
+    Direct { events: Sender<Event> },
 }
 
 /// The launcher's orders.

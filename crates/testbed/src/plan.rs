@@ -34,7 +34,6 @@ pub(crate) struct Plan {
 pub(crate) enum Seat {
     /// The one that runs the command.
     Main,
-    /// Its peer.
     Peer,
 }
 
@@ -58,9 +57,7 @@ impl Seat {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Boot {
-    /// Kernel image.
     pub kernel: PathBuf,
-    /// Initial RAM file system.
     pub initrd: PathBuf,
     /// Its disk, when it has a root of its own.
     pub disk: Option<PathBuf>,

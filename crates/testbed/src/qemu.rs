@@ -35,7 +35,6 @@ pub(crate) struct HostMachine<'a> {
     pub(crate) initrd: &'a Path,
     /// The run's folder, shared for writing.
     pub(crate) share: &'a Path,
-    /// Where its console goes.
     pub(crate) console: &'a Path,
     /// Names of ports and the open sockets they are joined to.
     pub(crate) ports: &'a [(&'a str, i32)],
@@ -91,7 +90,6 @@ pub(crate) struct GuestMachine<'a> {
 /// Where a guest comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin<'a> {
-    /// It boots.
     Boot,
     /// The file that it was saved to.
     File,
@@ -104,7 +102,6 @@ pub(crate) enum Origin<'a> {
 /// The files of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Saved {
-    /// Its memory.
     pub(crate) memory: PathBuf,
     /// The state of its devices.
     pub(crate) devices: PathBuf,

@@ -42,7 +42,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What can't be removed is an empty group; the run's own one stays until the last guest's went.
+        // At worst an empty group stays behind; the run's own one stays until the last guest's went.
         let _ = fs::remove_dir(&self.path);
         let _ = self.path.parent().map(fs::remove_dir);
     }

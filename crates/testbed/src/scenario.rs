@@ -21,12 +21,9 @@ const SMALLEST_QUOTA: f64 = 0.01;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it is called.
     pub name: String,
-    /// The KVM host.
     #[serde(default)]
     pub host: Host,
-    /// The guests.
     #[serde(default, rename = "guest")]
     pub guests: Vec<Guest>,
     /// Workloads run on the host itself.
@@ -44,11 +41,8 @@ pub struct Scenario {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Host {
-    /// Its CPUs.
     pub cpus: u32,
-    /// Its memory.
     pub memory: Size,
-    /// Its kernel.
     pub kernel: GuestKernel,
     /// Its time counts its own instructions, so that what something costs comes out the same whatever
     /// else this machine does. One CPU only.
@@ -90,9 +84,7 @@ impl Default for Host {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
-    /// Its memory.
     pub memory: Size,
-    /// Its CPUs.
     #[serde(default)]
     pub cpus: Vec<u32>,
     /// How far each node is from it, itself (10) included.
@@ -104,7 +96,6 @@ pub struct Node {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Drive {
-    /// Its size.
     pub size: Size,
     /// Requests a second at most, so that it takes its time as a real one does.
     #[serde(default)]
@@ -117,13 +108,11 @@ pub struct Drive {
 pub struct Guest {
     /// Its name, as QEMU and reports show it.
     pub name: String,
-    /// Its vCPUs.
     #[serde(default = "one")]
     pub cpus: u32,
     /// How many vCPUs it can have after hot-plug.
     #[serde(default)]
     pub max_cpus: Option<u32>,
-    /// Its memory.
     #[serde(default = "guest_memory")]
     pub memory: Size,
     /// The pCPU of each vCPU; without it they float.
@@ -132,7 +121,6 @@ pub struct Guest {
     /// How many CPUs' time its QEMU may use, as a CPU quota of a control group; without it, all it gets.
     #[serde(default)]
     pub quota: Option<f64>,
-    /// Its kernel.
     #[serde(default)]
     pub kernel: GuestKernel,
     /// How often a second its kernel's timer ticks, in the place of Debian's 250: its kernel is then built from source, once.
@@ -147,7 +135,6 @@ pub struct Guest {
     /// Whether it is in one network with the host and the other guests.
     #[serde(default)]
     pub network: bool,
-    /// What it runs.
     #[serde(default, deserialize_with = "workloads")]
     pub workload: Vec<Workload>,
     /// How its `vmscope-guest` is reached.
@@ -165,7 +152,6 @@ pub struct Guest {
     /// The program of `root` that becomes its PID 1, when it is to boot by itself.
     #[serde(default)]
     pub init: Option<PathBuf>,
-    /// When it starts.
     #[serde(default)]
     pub start: When,
     /// When it is ended, if before the command.
@@ -180,7 +166,6 @@ pub struct Guest {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Native {
-    /// What to run.
     pub workload: Workload,
     /// The pCPU it is pinned to.
     pub pin: Option<u32>,
@@ -190,7 +175,6 @@ pub struct Native {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Channel {
-    /// A vsock device.
     #[default]
     Vsock,
     /// A virtio-serial port.
@@ -228,12 +212,12 @@ pub enum GuestKernel {
 pub struct Size(u64);
 
 impl Size {
-    /// So many MiB.
+    /// A size in MiB.
     pub const fn mebibytes(n: u64) -> Self {
         Self(n)
     }
 
-    /// In MiB.
+    /// The size in MiB.
     pub fn as_mebibytes(self) -> u64 {
         self.0
     }

@@ -16,11 +16,8 @@ use crate::scenario::{Action, Step};
 /// A step that was done, and when, by the host's monotonic clock.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Done<'a> {
-    /// The step.
     pub step: &'a Step,
-    /// When it began.
     pub began: Duration,
-    /// When it was done.
     pub ended: Duration,
 }
 

@@ -46,11 +46,9 @@ pub struct Identity {
     pub name: String,
     /// The MAC address of its network device.
     pub mac: [u8; 6],
-    /// Its IP address.
     pub address: Ipv4Addr,
     /// How many bits of the address are its network's.
     pub prefix: u8,
-    /// The time of day.
     pub unix_ns: u64,
     /// What its random numbers and its machine id are made of.
     pub seed: [u8; 32],
@@ -147,7 +145,7 @@ impl Instance {
         self.vm.pid()
     }
 
-    /// Its name.
+    /// The template's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.vm.name()

@@ -27,9 +27,8 @@ pub struct Side<'a> {
 /// Figures of two traces.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Comparison {
-    /// Who is compared.
     pub of: Compared,
-    /// In the order in which they are shown.
+    /// In the order of the output.
     pub groups: Vec<Group>,
 }
 
@@ -46,7 +45,6 @@ pub enum Compared {
 /// Rows that belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// Which.
     pub kind: Kind,
     /// Its rows; what is 0 in both has none.
     pub rows: Vec<Row>,
@@ -76,9 +74,7 @@ pub enum Kind {
 /// A figure of both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// What.
     pub name: String,
-    /// What it counts.
     pub unit: Unit,
     /// In the first.
     pub a: u64,
@@ -89,11 +85,9 @@ pub struct Row {
 /// What a figure counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Nanoseconds.
     Ns,
     /// Things.
     Count,
-    /// Bytes.
     Bytes,
 }
 

@@ -20,10 +20,9 @@ use crate::timeline::{Task, TaskId, Timeline};
 use crate::tree::{all, tree};
 use crate::waits::{self, Classifier, Life, lives};
 
-/// Whose tasks are looked at.
+/// The selected tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selection {
-    /// All tasks.
     Everyone,
     /// The command and all that it started.
     Command,
@@ -38,13 +37,12 @@ pub enum Selection {
 pub struct Findings<'a> {
     /// Names.
     pub tables: &'a TraceTables,
-    /// The machine.
     pub timeline: &'a Timeline,
     /// Whose tasks are looked at.
     pub selection: Selection,
     /// Their tasks, ascending.
     pub tasks: Vec<TaskId>,
-    /// Whose critical path is looked at: the process selected, else the command.
+    /// The task of the critical path: the process selected, else the command.
     pub scope: Option<Scope>,
     /// Says what tasks waited for.
     pub classifier: Classifier,
@@ -61,7 +59,6 @@ pub struct Findings<'a> {
 /// A VM as its host saw it.
 #[derive(Debug)]
 pub struct OnHost<'a> {
-    /// The host.
     pub timeline: &'a Timeline,
     /// What the threads of its vCPUs did.
     pub side: HostSide,
@@ -108,7 +105,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// Of everybody.
+    /// Widens the selection to all tasks.
     #[must_use]
     pub fn of_everyone(self) -> Self {
         let tasks = all(self.timeline);

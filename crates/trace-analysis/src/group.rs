@@ -10,9 +10,7 @@ use crate::timeline::{TaskId, Timeline};
 /// What a row of a table stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
-    /// One task.
     Task,
-    /// One process.
     Process,
     /// All processes of one name.
     Name,

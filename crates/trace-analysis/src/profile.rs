@@ -34,7 +34,6 @@ pub struct BusyMatrix {
     pub both_ns: u64,
     /// A disk and no CPU.
     pub disk_only_ns: u64,
-    /// Nothing.
     pub neither_ns: u64,
     /// No CPU is known to be busy, and of at least one it is not known whether it is; no disk is.
     pub unknown_ns: u64,
@@ -43,7 +42,7 @@ pub struct BusyMatrix {
 }
 
 impl BusyMatrix {
-    /// The wall time.
+    /// The wall time of the profile.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
         self.cpu_ns()

@@ -17,7 +17,6 @@ use crate::timeline::{Segment, State, Task, TaskId, Timeline};
 /// The tables of some tasks, and of what they make up.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct States {
-    /// All of them together.
     pub total: Table,
     /// Each task, in the requested order.
     pub tasks: Vec<(TaskId, Table)>,
@@ -30,9 +29,7 @@ pub struct States {
 /// All processes of one name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Named {
-    /// The name.
     pub name: String,
-    /// How many processes.
     pub n_processes: u64,
     /// Their tasks' time.
     pub table: Table,
@@ -43,7 +40,7 @@ pub struct Named {
 pub struct Table {
     /// In ns; the row is the CPU's `Use`, the column the disk's.
     pub cells: [[u64; 3]; 3],
-    /// Time in which it is not known whether the task had a CPU, in ns.
+    /// ns without knowledge whether the task had a CPU.
     pub unknown_ns: u64,
 }
 
@@ -103,7 +100,7 @@ pub fn states(timeline: &Timeline, who: &[TaskId]) -> States {
     States { total, tasks, processes: by_process.into_iter().collect(), names }
 }
 
-/// One task's table.
+/// The state table of one task.
 #[must_use]
 pub fn of_task(task: &Task) -> Table {
     let mut table = Table::default();

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::{Filter, TracerError};
 
 impl Filter {
-    /// The control group whose folder this is (say `/sys/fs/cgroup/machine.slice`), and those below it.
+    /// The control group with this folder (say `/sys/fs/cgroup/machine.slice`), and those below it.
     ///
     /// # Errors
     /// If it is no folder of the unified hierarchy (cgroup v2).

@@ -13,7 +13,6 @@ pub enum TracerError {
     /// No privilege.
     #[error("tracing needs root (or CAP_BPF and CAP_PERFMON): run it with sudo")]
     Privilege,
-    /// No BTF.
     #[error(
         "this kernel has no type information (/sys/kernel/btf/vmlinux): use a kernel built with CONFIG_DEBUG_INFO_BTF"
     )]
@@ -26,7 +25,6 @@ pub enum TracerError {
     NoProbe {
         /// The first that failed.
         probe: String,
-        /// Why.
         reason: String,
     },
     /// The options make no sense.
@@ -35,18 +33,15 @@ pub enum TracerError {
     /// A process can't be followed.
     #[error("failed to look for the processes below {process}")]
     Follow {
-        /// Whose descendants.
+        /// The ancestor of the traced tasks.
         process: Pid,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
     /// A folder is no control group.
     #[error("{folder} is not a cgroup that can be traced")]
     Cgroup {
-        /// Which.
         folder: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
@@ -58,7 +53,6 @@ pub enum TracerError {
     Map {
         /// Its name in the BPF object.
         map: &'static str,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
@@ -69,32 +63,23 @@ pub enum TracerError {
 pub enum RingError<E> {
     /// Its memory could not be read or written.
     #[error("the trace ring of CPU {cpu} can't be read: {source}")]
-    Memory {
-        /// Whose ring.
-        cpu: u32,
-        /// Why.
-        source: E,
-    },
+    Memory { cpu: u32, source: E },
     /// Head and tail contradict each other.
     #[error("the trace ring of CPU {cpu} is damaged: head {head}, tail {tail}, {slots} slots")]
     Counters {
-        /// Whose ring.
         cpu: u32,
         /// Where the programs write next.
         head: u64,
         /// What was taken so far.
         tail: u64,
-        /// Slots of the ring.
         slots: u64,
     },
     /// A slot holds what no probe writes.
     #[error("the trace ring of CPU {cpu} is corrupt at slot {position}: {error}")]
     Decode {
-        /// Whose ring.
         cpu: u32,
         /// The slot's position since the begin.
         position: u64,
-        /// What.
         error: DecodeError,
     },
 }

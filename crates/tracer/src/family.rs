@@ -32,7 +32,7 @@ impl Followed {
         self.look_for(process).map(|_| ())
     }
 
-    /// Adds those whom the families got before the programs were attached. Families that ended meanwhile are none. Returns
+    /// Adds those whom the families got before the programs were attached. A family that has ended is skipped. Returns
     /// all threads of the families.
     pub(crate) fn add_missed(&self) -> BTreeSet<u32> {
         let look = |&process| self.look_for(process).unwrap_or_default();

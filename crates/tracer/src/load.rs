@@ -31,7 +31,7 @@ const MAX_SLOTS: u64 = 1 << 28;
 const MAX_USER_STACKS: u32 = 1 << 16;
 /// Words of the map of followed threads: one bit for each of 2^22 thread ids.
 const FOLLOWED_WORDS: u32 = 1 << 16;
-/// Looks at the traced tasks until all have events, at most so often.
+/// Scans the traced tasks until all have events, at most this often.
 const MAX_LOOKS: u32 = 8;
 
 /// What to trace, and with how much memory.
@@ -45,18 +45,16 @@ pub struct Options {
     pub stacks: u32,
     /// The same of programs' stacks, by frame pointers; rounded up to a power of two.
     pub user_stacks: u32,
-    /// Whose events.
     pub filter: Filter,
     /// A process whose system calls, page faults and waits for locks are left out: the recorder itself. Its switches stay.
     pub exclude: Option<Pid>,
 }
 
-/// Whose switches, wake-ups, system calls, page faults and lock waits are kept. A switch or a wake-up is kept when one of
-/// its tasks is traced. Tasks' begins, names and ends, interrupts and requests to disks are always kept: they say
-/// what traced tasks waited for.
+/// Tasks whose switches, wake-ups, system calls, page faults and lock waits are kept. A switch or a wake-up is kept
+/// when one of its tasks is traced. Tasks' begins, names and ends, interrupts and requests to disks are always kept:
+/// they say what traced tasks waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filter {
-    /// Everybody's.
     None,
     /// Those given to `Tracer::follow`, and all tasks they make from then on.
     Tree,

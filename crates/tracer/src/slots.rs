@@ -22,9 +22,7 @@ pub const KINDS: usize = N_SLOT_KINDS;
 /// What a ring's events have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingId {
-    /// Whose ring.
     pub machine: MachineId,
-    /// The ring's CPU.
     pub cpu: u32,
 }
 

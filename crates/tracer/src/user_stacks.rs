@@ -52,7 +52,7 @@ impl UserStacks {
         })
     }
 
-    /// Whose they are.
+    /// The processes whose stacks are stored.
     pub fn processes(&self) -> impl Iterator<Item = Pid> + '_ {
         self.stored().map(|(_, at, _)| self.process(at))
     }

@@ -13,7 +13,6 @@ const VERSION: u32 = 1;
 pub struct QueryAnswer<'a> {
     /// Names of the columns. Those of times end in `ns`, or in `unix_s`.
     pub columns: &'a [String],
-    /// Values of each row.
     pub rows: &'a [Vec<Value>],
     /// Why rows or windows are missing.
     pub partial: &'a [String],

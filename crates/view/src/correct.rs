@@ -8,10 +8,9 @@ use crate::recording::cleaned;
 use crate::vcpu_time::{VERSION, VcpuTime, stolen_json};
 use crate::{Cell, Column, Part, Report, Scale, Table, seconds, with_id};
 
-/// The request.
+/// Options of `vmscope correct`.
 #[derive(Debug, Clone, Copy)]
 pub struct CorrectQuery<'a> {
-    /// Of which VM.
     pub vm: VmId,
     /// The part of the time that is looked at.
     pub window: Window,
@@ -26,9 +25,7 @@ pub struct CorrectQuery<'a> {
 /// What was taken is more than the run time: it was measured at another time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TakenExceedsRun {
-    /// What was taken.
     pub stolen_ns: u64,
-    /// The run time.
     pub apparent_ns: u64,
 }
 

@@ -16,7 +16,6 @@ const NAMED: usize = 3;
 /// What a line stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitsBy {
-    /// The exit reason.
     Reason,
     /// The guest's function at the exit.
     Function,

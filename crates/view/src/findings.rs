@@ -187,7 +187,7 @@ pub fn cause_in_words(cause: &Cause) -> String {
     }
 }
 
-/// What to do.
+/// The advice as a sentence.
 #[must_use]
 pub fn action_in_words(action: &Action) -> String {
     match action {
@@ -214,7 +214,7 @@ fn advice_in_words(advice: &Advice) -> String {
     }
 }
 
-/// What is measured.
+/// The measure's name for people.
 #[must_use]
 pub fn measure_in_words(measure: &Measure) -> String {
     match measure {

@@ -12,7 +12,6 @@ const VERSION: u32 = 1;
 /// What was sent to a server in the name of many hosts.
 #[derive(Debug, Clone, Default)]
 pub struct ReplayFigures {
-    /// How many.
     pub hosts: u64,
     /// Windows that the server stored.
     pub accepted: u64,

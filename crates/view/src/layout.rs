@@ -43,7 +43,6 @@ pub fn layout_plan(topology: &Topology, load: &Load, plan: &Plan) -> Report {
 /// What became of a VM that was to move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MovedVm {
-    /// Its name.
     pub name: String,
     /// vCPUs that were bound to another node.
     pub vcpus: u64,
@@ -60,9 +59,7 @@ pub struct MovedVm {
 /// What a VM did before and after everything was moved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredVm {
-    /// Its name.
     pub name: String,
-    /// Before.
     pub before: Activity,
     /// After; `None`: it has ended.
     pub after: Option<Activity>,

@@ -33,7 +33,6 @@ pub struct Fact {
 /// One of the things below each other.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
-    /// A table.
     Table(Table),
     /// Lines.
     Text(String),

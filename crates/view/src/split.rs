@@ -18,7 +18,6 @@ const VERSION: u32 = 1;
 /// What CSV has a line for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SplitBy {
-    /// Each request.
     Request,
     /// Each time of a request that is one part, to be joined with other times.
     Part,

@@ -36,10 +36,9 @@ pub enum StealBy {
     Process,
 }
 
-/// The request.
+/// Options of `vmscope steal`.
 #[derive(Debug, Clone)]
 pub struct StealQuery {
-    /// Of which VMs.
     pub vms: Vec<VmId>,
     /// Whether that is all of them.
     pub all: bool,

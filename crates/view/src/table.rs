@@ -9,7 +9,6 @@ use crate::text::{Keep, Width};
 pub struct Table {
     /// One or more lines above it; may be empty.
     pub title: String,
-    /// Its columns.
     pub columns: Vec<Column>,
     /// Its rows. A row may be shorter than the columns: its last cell then runs on over those that it lacks.
     pub rows: Vec<Row>,
@@ -71,7 +70,6 @@ pub enum Cell {
     Real(f64),
     /// The same with its sign.
     RealChange(f64),
-    /// `true` or `false`.
     Flag(bool),
     /// An object or an array, of which people and CSV see nothing. Its texts are clean.
     Json(serde_json::Value),
@@ -86,9 +84,7 @@ pub enum Unit {
     Count,
     /// Things, with commas between thousands for people.
     Grouped,
-    /// Nanoseconds.
     Ns,
-    /// Bytes.
     Bytes,
     /// Seconds since 1970; a date for people.
     UnixS,
@@ -103,14 +99,13 @@ pub enum Scale {
     Ns,
     /// Microseconds with three decimals, as the next ones.
     Us,
-    /// Milliseconds.
     Ms,
     /// Seconds.
     S,
 }
 
 impl Table {
-    /// No rows yet.
+    /// A table without rows.
     #[must_use]
     pub fn new(title: impl Into<String>, columns: Vec<Column>) -> Self {
         Self { title: title.into(), columns, ..Self::default() }
@@ -160,13 +155,13 @@ impl Column {
         Self { title, csv: None, json: None, fit, scale: Scale::Auto, decimals: 2, adds_up: false }
     }
 
-    /// Names, for people.
+    /// A column of names, for text and HTML.
     #[must_use]
     pub fn name(title: impl Into<String>) -> Self {
         Self::new(Some(title.into()), Fit::Name { keep: Keep::StartAndFrom(" ("), weight: 1 })
     }
 
-    /// Numbers, for people.
+    /// A column of numbers, for text and HTML.
     #[must_use]
     pub fn number(title: impl Into<String>) -> Self {
         Self::new(Some(title.into()), Fit::Number)
@@ -196,13 +191,13 @@ impl Column {
         Self { json: Some(key), ..self }
     }
 
-    /// For CSV only.
+    /// A column that only CSV has.
     #[must_use]
     pub fn csv_only(key: &'static str) -> Self {
         Self::new(None, Fit::Number).csv(key)
     }
 
-    /// For JSON only.
+    /// A column that only JSON has.
     #[must_use]
     pub fn json_only(key: &'static str) -> Self {
         Self::new(None, Fit::Number).json(key)
@@ -247,13 +242,13 @@ impl Cell {
     /// Nothing to say here.
     pub const NONE: Self = Self::Unknown("");
 
-    /// A time.
+    /// A cell with a time in ns.
     #[must_use]
     pub fn ns(ns: u64) -> Self {
         Self::Number(ns, Unit::Ns)
     }
 
-    /// A size.
+    /// A cell with a size in bytes.
     #[must_use]
     pub fn bytes(bytes: u64) -> Self {
         Self::Number(bytes, Unit::Bytes)
@@ -265,7 +260,7 @@ impl Cell {
         Self::Number(n.into(), Unit::Count)
     }
 
-    /// Zero as nothing.
+    /// The cell, empty if it is zero.
     #[must_use]
     pub fn or_none(self) -> Self {
         match self {
@@ -334,7 +329,7 @@ impl Scale {
         if longest_ns < 10_000_000_000 { Self::Ms } else { Self::S }
     }
 
-    /// Its unit's symbol.
+    /// The symbol of the unit.
     #[must_use]
     pub fn unit(self) -> &'static str {
         match self {

@@ -8,7 +8,7 @@ mod world;
 use std::path::Path;
 
 use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View};
-use model::{CpuId, CpuNode, FoundMemory, HostNs, SymbolName, Tables, VmId, VmMemory};
+use model::{CpuId, CpuNode, HostNs, NumaReading, SymbolName, Tables, VmId, VmMemory};
 use view::Width;
 
 #[derive(Clone, Copy)]
@@ -109,7 +109,7 @@ fn on_nodes() -> Tables {
     let on = |time, node, mib: u64| VmMemory {
         vm: VmId(0),
         time: HostNs(time),
-        found: FoundMemory::OnNode { node, bytes: mib << 20 },
+        found: NumaReading::OnNode { node, bytes: mib << 20 },
     };
     let memory = vec![on(1, 1, 300), on(2, 0, 100), on(2, 1, 200), on(2, 7, 100)];
     Tables { cpu_nodes: cpu_nodes.into(), memory, ..world::tables() }

@@ -1,7 +1,7 @@
 //! What a guest says, writes into its rings, or leaves in a snapshot file.
 
 use api::guest::{FunctionSymbol, GuestMap, HEADER_BYTES, MAGIC, ModuleSymbols, Response, VERSION};
-use guest::{KnownMap, MapSpan, fuzzing};
+use guest::{CachedMap, MapSpan, fuzzing};
 use model::{Clock, Guest, HostNs, Machine, MachineId, Pid, Tables, TraceTables, Vm, VmId};
 use symbols::{Function, FunctionTable};
 use trace_analysis::findings::Findings;
@@ -48,7 +48,7 @@ fn answers(content: &[u8]) {
 
 /// As a recording takes it: twice in one session, then again in another.
 fn merge(map: &GuestMap) {
-    let mut known = KnownMap::default();
+    let mut known = CachedMap::default();
     known.add(map.clone());
     known.add(map.clone());
     known.next_module(|_| false);

@@ -11,9 +11,7 @@ use crate::{run, text};
 /// A result file.
 #[derive(Debug)]
 pub struct Results {
-    /// What is in it.
     pub json: Value,
-    /// The file.
     pub file: PathBuf,
     /// How long the run took, boots of hosts and all.
     pub took: Duration,
@@ -61,7 +59,7 @@ pub fn compared(baseline: &Results, other: &Results) -> anyhow::Result<Value> {
 }
 
 impl Results {
-    /// All outcomes.
+    /// The measured outcomes.
     #[must_use]
     pub fn rows(&self) -> &[Value] {
         self.json["results"].as_array().map_or(&[], Vec::as_slice)

@@ -75,7 +75,7 @@ impl Line {
         Ok(line)
     }
 
-    /// From now on.
+    /// Sets the fault of all later requests.
     pub fn set(&self, fault: Fault) {
         self.lock().0 = fault;
     }
@@ -273,7 +273,7 @@ impl Server {
         format!("https://127.0.0.1:{}", self.port)
     }
 
-    /// Its process.
+    /// The process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -334,7 +334,7 @@ impl Server {
         Ok(["--server".into(), url, "--token".into(), token, "--fingerprint".into(), fingerprint])
     }
 
-    /// Its objects.
+    /// The folder of the server's objects.
     #[must_use]
     pub fn store(&self) -> PathBuf {
         match &self.service {

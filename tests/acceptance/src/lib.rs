@@ -52,7 +52,6 @@ pub fn vmscope() -> anyhow::Result<PathBuf> {
 /// What a scenario's command left.
 #[derive(Debug)]
 pub struct Ran {
-    /// Its standard output.
     pub stdout: String,
     /// Its standard error, and the testbed's.
     pub stderr: String,
@@ -197,7 +196,7 @@ impl Report {
         self.0["totals"]["samples"].as_u64().unwrap_or(0)
     }
 
-    /// The rows.
+    /// The report's rows.
     #[must_use]
     pub fn rows(&self) -> &[Value] {
         self.0["rows"].as_array().map_or(&[], Vec::as_slice)

@@ -24,18 +24,16 @@ const MAX_UNCHECKED: usize = 10;
 /// A killed service comes back within this time.
 const AWAY: Duration = Duration::from_secs(3);
 
-/// How hard.
+/// The scale of a replay.
 #[derive(Debug, Clone, Default)]
 pub struct Storm {
     /// Replayed hosts, of all senders together.
     pub hosts: usize,
-    /// Processes that send.
     pub senders: usize,
     /// Windows per second, of all senders together.
     pub rate: f64,
     /// For how long processes are killed.
     pub seconds: f64,
-    /// How many.
     pub kills: usize,
     /// Decides when and whom.
     pub seed: u64,

@@ -130,7 +130,6 @@ pub struct Life {
     pub name: String,
     /// Whether it is its process's first thread.
     pub leads: bool,
-    /// On a CPU.
     pub running: u64,
     /// What it did not have a CPU for, by cause.
     pub waits: BTreeMap<String, u64>,
@@ -139,7 +138,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// All of `waits`.
+    /// The sum of all waits.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.waits.values().sum()
@@ -163,13 +162,10 @@ impl Life {
 /// What a task did from one instant to another: a line of `vmscope trace export --format csv`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stretch {
-    /// Of which machine.
     pub machine: String,
-    /// Process.
     pub pid: u32,
     /// The thread's name.
     pub name: String,
-    /// Thread.
     pub tid: u32,
     /// Since the trace's begin.
     pub begin_ns: u64,

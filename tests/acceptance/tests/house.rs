@@ -228,6 +228,57 @@ fn every_package_has_the_workspace_lints() {
     }
 }
 
+/// Public items have a doc comment, and files one about themselves. Fields and variants may leave it to their names.
+#[test]
+fn public_items_are_documented() {
+    let mut found = Vec::new();
+    for package in packages_of(&[EDGE, &["bin"]].concat()) {
+        for (path, source) in package.sources().into_iter().filter(|(path, _)| !is_test(path)) {
+            if !source.starts_with("//!") {
+                found.push(format!("{}: no `//!`", path.display()));
+            }
+            let items = undocumented(&source);
+            found.extend(items.iter().map(|item| format!("{}: {item}", path.display())));
+        }
+    }
+    assert!(found.is_empty(), "write what it is or does:\n{}", found.join("\n"));
+}
+
+/// First lines of the public items without a doc comment. A `pub mod name;` has it in its own file.
+fn undocumented(source: &str) -> Vec<&str> {
+    let mut items = Vec::new();
+    let (mut documented, mut in_attribute) = (false, false);
+    for line in source.lines().map(str::trim) {
+        if in_attribute || line.starts_with("#[") {
+            documented |= line.starts_with("#[doc");
+            in_attribute = !line.ends_with(']');
+            continue;
+        }
+        let has_own_file = line.starts_with("pub mod ") && line.ends_with(';');
+        if is_public_item(line) && !documented && !has_own_file {
+            items.push(line);
+        }
+        documented = line.starts_with("///") || line.starts_with("$(#[");
+    }
+    items
+}
+
+fn is_public_item(line: &str) -> bool {
+    const ITEMS: [&str; 12] = [
+        "fn", "struct", "enum", "union", "trait", "mod", "type", "static", "const", "async",
+        "unsafe", "extern",
+    ];
+    let mut words = line.split(' ');
+    words.next() == Some("pub") && words.next().is_some_and(|word| ITEMS.contains(&word))
+}
+
+#[test]
+fn undocumented_items_are_found() {
+    let source = "/// Why.\n#[allow(\n    dead_code\n)]\npub const fn a() {\n}\npub unsafe fn b() {\n\
+                  pub name: String,\npub use c;\npub mod d;\n#[must_use]\npub struct E;\n";
+    assert_eq!(undocumented(source), ["pub unsafe fn b() {", "pub struct E;"]);
+}
+
 /// Words that make persons of programs, or hide who acts. A guest is queried and reports; a CPU without a task is idle.
 const WORDS: [&str; 5] = ["told", "asked", "whoever", "nobody", "somebody"];
 

@@ -10,14 +10,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use api::layout::{Counters, Offer, Sample, StartedBy, ToDestination, ToSource, VERSION};
+use api::layout::{Counters, DestinationMessage, Offer, Sample, SourceMessage, StartedBy, VERSION};
 use migration::Peer;
 use migration::fuzzing::{converse, frame_of};
 
 fn counters(misses: f64, age_s: f64) -> Vec<u8> {
     let sample = Sample { seconds: 1.0, misses, instructions: Some(5e8), remote: None };
     let source = "perf".to_owned();
-    frame_of(&ToDestination::Counters(Counters { source, age_s, samples: vec![sample; 10] }))
+    frame_of(&SourceMessage::Counters(Counters { source, age_s, samples: vec![sample; 10] }))
 }
 
 #[expect(clippy::print_stdout, reason = "what it heard is what the program is for")]
@@ -39,8 +39,8 @@ fn main() -> anyhow::Result<ExitCode> {
         started_by: StartedBy::Daemon,
     };
     let now = Duration::ZERO;
-    let hello = frame_of(&ToDestination::Hello { version: VERSION });
-    let mut said = vec![(now, hello), (now, frame_of(&ToDestination::Offer(offer)))];
+    let hello = frame_of(&SourceMessage::Hello { version: VERSION });
+    let mut said = vec![(now, hello), (now, frame_of(&SourceMessage::Offer(offer)))];
     match kind.as_str() {
         "garbled" => said.push((now, frame_of(&"{\"samples\": [[[[["))),
         // After the destination has given up waiting for them.
@@ -53,8 +53,10 @@ fn main() -> anyhow::Result<ExitCode> {
         Ok(answers) => {
             for answer in answers {
                 match answer {
-                    ToSource::Ready { layout, .. } => println!("ready: {}", layout.outcome),
-                    ToSource::Refused { reason } => println!("refused: {reason}"),
+                    DestinationMessage::Ready { layout, .. } => {
+                        println!("ready: {}", layout.outcome)
+                    }
+                    DestinationMessage::Refused { reason } => println!("refused: {reason}"),
                     _ => {}
                 }
             }

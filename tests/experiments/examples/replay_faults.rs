@@ -3,7 +3,7 @@
 //! FOLDER has a recording `quiet` and one of each fault (`scenarios/faults.sh`), which are cut into windows of 5 s. A run
 //! plays quiet windows, drawn at random, on five hosts. On one of them, from a random window on, it plays those of a fault.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::path::Path;
 use std::process::ExitCode;

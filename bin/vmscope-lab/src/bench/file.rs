@@ -9,7 +9,7 @@ use cli::Usage;
 use cli::write_file;
 
 /// No result file is larger.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// Writes a result file.
 pub(super) fn write(path: &Path, results: &Results, source: &str) -> anyhow::Result<()> {
@@ -29,7 +29,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Results> {
 pub(super) fn read_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
     let failed = || format!("failed to read {}", path.display());
     let size = std::fs::metadata(path).with_context(failed)?.len();
-    if MOST_BYTES < size {
+    if MAX_BYTES < size {
         bail!("{} has {} MiB: too large for a log or a result", path.display(), size >> 20);
     }
     std::fs::read(path).with_context(failed)

@@ -267,7 +267,6 @@ impl Session {
     }
 }
 
-/// The image's plan.
 fn command_line(args: &Args, hung: &[String]) -> String {
     let skip = args.skip.iter().chain(hung).map(String::as_str).collect::<Vec<_>>().join(",");
     let reps = args.reps.map(|reps| reps.to_string());

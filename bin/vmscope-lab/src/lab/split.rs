@@ -185,7 +185,7 @@ fn traced(
         if !guest.has_database {
             notes.push(format!("the trace of {} has no process of a database", clean(name)));
         }
-        splitter.traced(&guest);
+        splitter.add_traced(&guest);
     }
     Ok(notes)
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 use layout::{Activity, Load, Options, Outcome, Plan, Source};
 use model::Pid;
-use numa::{Applied, CarriedOut, Host, HostVm, Roots, VmProcess, Watched};
+use numa::{Applied, AppliedPlan, Host, HostVm, Roots, VmProcess, Watched};
 use probes::{FoundVm, VmFinder};
 use view::{MeasuredVm, MovedVm};
 
@@ -123,7 +123,7 @@ pub(super) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
     let report =
         view::layout_apply(&host.topology, &moved, took_ns, &activities.of_vms(&planned, &after));
     print(&args.how.format.render(&report)).context("failed to write to standard output")?;
-    let CarriedOut { failures, stopped, .. } = done;
+    let AppliedPlan { failures, stopped, .. } = done;
     Ok(ExitCode::from(u8::from(stopped || !failures.is_empty())))
 }
 

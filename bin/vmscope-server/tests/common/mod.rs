@@ -52,7 +52,6 @@ impl Place {
         file
     }
 
-    /// Starts the server.
     pub(crate) fn start(&self, more: &str) -> Server {
         self.start_number(0, more)
     }

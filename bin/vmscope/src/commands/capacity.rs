@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if reader.url().trim_end_matches('/') != args.to.server.trim_end_matches('/') {
         bail!("the login is for {}: log in to {} first", reader.url(), args.to.server);
     }
-    let before = Analyses::of(&reader)?;
+    let before = Analyses::from_user(&reader)?;
     if before.left != 0.0 {
         bail!("the server has {} windows to analyse: try again later", before.left);
     }
@@ -110,7 +110,7 @@ fn wait_for(
 ) -> anyhow::Result<Analyses> {
     let (mut changed, mut done) = (Instant::now(), before.done);
     loop {
-        let now = Analyses::of(reader)?;
+        let now = Analyses::from_user(reader)?;
         if before.failed < now.failed {
             bail!("the server failed to analyse {} windows", now.failed - before.failed);
         }
@@ -137,7 +137,7 @@ struct Analyses {
 }
 
 impl Analyses {
-    fn of(reader: &User) -> anyhow::Result<Self> {
+    fn from_user(reader: &User) -> anyhow::Result<Self> {
         let text = reader.get("/metrics", &[])?;
         Self::parse(&text).context("the server's /metrics lack vmscope_server_analysis_seconds")
     }

@@ -315,7 +315,7 @@ fn id(text: &str) -> Result<&str, Usage> {
     if is_id { Ok(text) } else { Err(Usage(format!("{text}: an id has 16 hexadecimal digits"))) }
 }
 
-/// Who logged in.
+/// The user of the login that `vmscope query login` keeps.
 pub(super) fn user(login: Option<&PathBuf>) -> anyhow::Result<User> {
     let folder = folder(login)?;
     User::open(&folder)?.with_context(|| {

@@ -58,7 +58,7 @@ type StackKey = (Level, Option<VmRef>, ProcessRef, CodeRef, Option<CallStackKey>
 type ThreadKey = (bool, Option<VmRef>, ProcessRef, Option<u32>, u32);
 
 impl<'r> FlowBuilder<'r> {
-    /// Ready for samples.
+    /// A flow of a recording, still without samples.
     #[must_use]
     pub fn new(resolver: &'r Resolver<'r>, header: &Header, selection: Selection) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl<'r> FlowBuilder<'r> {
         self.flow.samples.push(FlowSample { time: sample.time, cpu, thread, stack });
     }
 
-    /// The flow of what was pushed, in time order.
+    /// The flow of all pushed samples, in time order.
     #[must_use]
     pub fn finish(mut self) -> Flow {
         self.flow.samples.sort_by_key(|sample| (sample.time, sample.cpu));
@@ -195,7 +195,7 @@ impl<'r> FlowBuilder<'r> {
     }
 
     fn thread(&mut self, sample: &Sample, located: &SampleSite) -> u32 {
-        let row = self.lookup.of(sample, located);
+        let row = self.lookup.thread_of_sample(sample, located);
         let guest = located.level.is_guest();
         let carrier = match &sample.vcpu {
             _ if row.is_some() => 0,

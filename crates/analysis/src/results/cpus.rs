@@ -1,4 +1,4 @@
-//! `cpu_time`: each instant of each physical CPU. A sample stands for a period; what is left was not sampled.
+//! `cpu_time`: each instant of each physical CPU. A sample stands for a period; the rest was not sampled.
 
 use std::collections::BTreeMap;
 

@@ -40,7 +40,7 @@ pub struct ResultsBuilder<'r> {
 }
 
 impl<'r> ResultsBuilder<'r> {
-    /// Nothing yet.
+    /// Result tables of a recording, still without rows.
     #[must_use]
     pub fn new(resolver: &'r Resolver<'r>, header: &'r Header) -> Self {
         let edges = header.off_cpu_source;

@@ -3,7 +3,7 @@
 use model::{Header, HostNs};
 
 /// Slices of a window at most, whatever its header says.
-const MOST: u64 = 4000;
+const MAX_SLICES: u64 = 4000;
 
 /// Where a window's time is cut.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +19,7 @@ impl Slices {
     pub(super) fn new(header: &Header, length_ns: u64) -> Self {
         let Header { start, start_unix_ns, .. } = *header;
         let end = header.end.max(start);
-        let length_ns = length_ns.max(end.since(start).div_ceil(MOST)).max(1000);
+        let length_ns = length_ns.max(end.since(start).div_ceil(MAX_SLICES)).max(1000);
         Self { start, end, start_unix_ns, length_ns }
     }
 

@@ -8,7 +8,9 @@ use rustc_hash::FxHashMap;
 use super::slices::Slices;
 use crate::exit_reason;
 use crate::steal::{Attribution, AttributionLevel, Thief, ThiefNames, TimelineInput};
-use crate::vcpu_timeline::{Place, PlaceId, Segment, VcpuTimeline, VcpuTimelines, thieves};
+use crate::vcpu_timeline::{
+    CodeLocation, CodeLocationId, Segment, VcpuTimeline, VcpuTimelines, thieves,
+};
 
 /// What is added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,7 +18,7 @@ struct Key {
     slice: u64,
     state: TimelineState,
     /// By process, thread, function: the first place that is the same as far as each tells.
-    whose: [Option<PlaceId>; 3],
+    whose: [Option<CodeLocationId>; 3],
     thief: Option<Thief>,
 }
 
@@ -114,7 +116,7 @@ fn row(
     })
 }
 
-fn code(axis: &VcpuTimelines, whose: [Option<PlaceId>; 3]) -> ResultCode {
+fn code(axis: &VcpuTimelines, whose: [Option<CodeLocationId>; 3]) -> ResultCode {
     let [process, thread, function] = whose.map(|place| place.map(|place| axis.place(place)));
     ResultCode {
         process: process.map(|place| place.process.clone()),
@@ -130,9 +132,9 @@ fn code(axis: &VcpuTimelines, whose: [Option<PlaceId>; 3]) -> ResultCode {
 /// Places that are one process, thread or function.
 #[derive(Debug)]
 struct SamePlaces {
-    process: Vec<PlaceId>,
-    thread: Vec<PlaceId>,
-    function: Vec<PlaceId>,
+    process: Vec<CodeLocationId>,
+    thread: Vec<CodeLocationId>,
+    function: Vec<CodeLocationId>,
 }
 
 impl SamePlaces {
@@ -144,7 +146,7 @@ impl SamePlaces {
         }
     }
 
-    fn first(&self, place: PlaceId, whose: AttributionLevel) -> PlaceId {
+    fn first(&self, place: CodeLocationId, whose: AttributionLevel) -> CodeLocationId {
         let firsts = match whose {
             AttributionLevel::Process => &self.process,
             AttributionLevel::Thread => &self.thread,
@@ -155,9 +157,12 @@ impl SamePlaces {
 }
 
 /// For each place the first with the same key.
-fn firsts<'a, K: Eq + Hash>(axis: &'a VcpuTimelines, key: impl Fn(&'a Place) -> K) -> Vec<PlaceId> {
-    let mut first: FxHashMap<K, PlaceId> = FxHashMap::default();
-    let places = (0..).map(PlaceId).zip(&axis.places);
+fn firsts<'a, K: Eq + Hash>(
+    axis: &'a VcpuTimelines,
+    key: impl Fn(&'a CodeLocation) -> K,
+) -> Vec<CodeLocationId> {
+    let mut first: FxHashMap<K, CodeLocationId> = FxHashMap::default();
+    let places = (0..).map(CodeLocationId).zip(&axis.places);
     places.map(|(id, place)| *first.entry(key(place)).or_insert(id)).collect()
 }
 

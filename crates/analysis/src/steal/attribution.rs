@@ -14,7 +14,7 @@
 
 use super::AttributionLevel::{Function, Process, Thread};
 use super::SampleTimes;
-use crate::vcpu_timeline::{Place, PlaceId, Segment, VcpuTimeline, VcpuTimelines};
+use crate::vcpu_timeline::{CodeLocation, CodeLocationId, Segment, VcpuTimeline, VcpuTimelines};
 use model::{TimeAccount, TimelineState};
 
 /// Samples of the guest's kernel that a function may be found behind.
@@ -25,7 +25,6 @@ const KERNEL_SAMPLES: u64 = 3;
 pub enum AttributionLevel {
     /// A process of the guest.
     Process,
-    /// One of its threads.
     Thread,
     /// A function of a process.
     Function,
@@ -45,8 +44,7 @@ pub struct Attribution<'a> {
 /// What a segment says about the place of its neighbours.
 enum Shows {
     /// The guest was here.
-    Place,
-    /// Nothing.
+    CodeLocation,
     Nothing,
     /// What is on its other side says nothing about this side.
     Barrier,
@@ -69,7 +67,7 @@ impl<'a> Attribution<'a> {
     /// The place that a segment is charged to, the same one for everything charged alike as far as `whose` tells:
     /// look at its process, thread or function only. `None`: unattributed.
     #[must_use]
-    pub fn victim(&self, segment: usize, whose: AttributionLevel) -> Option<PlaceId> {
+    pub fn victim(&self, segment: usize, whose: AttributionLevel) -> Option<CodeLocationId> {
         let Segment { state, place, .. } = self.timeline.segments[segment];
         match state.account() {
             TimeAccount::Guest => return place,
@@ -77,7 +75,8 @@ impl<'a> Attribution<'a> {
             TimeAccount::Halt | TimeAccount::HaltPolling | TimeAccount::Unknown => return None,
             _ => {}
         }
-        let tells = |place: &PlaceId| whose != Thread || self.axis.place(*place).tid.is_some();
+        let tells =
+            |place: &CodeLocationId| whose != Thread || self.axis.place(*place).tid.is_some();
         if let Some(stood) = place.filter(tells) {
             // Where the guest's kernel stood in the middle of a function, that goes on.
             let interrupted = self.axis.place(stood).kernel && whose == Function;
@@ -106,7 +105,7 @@ impl<'a> Attribution<'a> {
     }
 
     /// The function around both sides of a stay in the guest's kernel.
-    fn agreed_function(&self, segment: usize, kernel: PlaceId) -> Option<PlaceId> {
+    fn agreed_function(&self, segment: usize, kernel: CodeLocationId) -> Option<CodeLocationId> {
         let [before, after] = self.around(segment, |place| !place.kernel)?;
         let same = before == after && self.axis.place(before).is_process(self.axis.place(kernel));
         same.then_some(before)
@@ -114,20 +113,24 @@ impl<'a> Attribution<'a> {
 
     /// Whether an unattributed segment may still be `wanted`'s: one of the sides says so, or none says anything.
     #[must_use]
-    pub fn may_be(&self, segment: usize, wanted: impl Fn(PlaceId) -> bool) -> bool {
+    pub fn may_be(&self, segment: usize, wanted: impl Fn(CodeLocationId) -> bool) -> bool {
         let (before, after) = self.neighbours(segment);
         let user = |links| self.beyond_kernel(segment, links, |place| !place.kernel);
         let shown = [before, after, user(&self.before), user(&self.after)];
         (before.is_none() && after.is_none()) || shown.into_iter().flatten().any(wanted)
     }
 
-    fn neighbours(&self, segment: usize) -> (Option<PlaceId>, Option<PlaceId>) {
+    fn neighbours(&self, segment: usize) -> (Option<CodeLocationId>, Option<CodeLocationId>) {
         let place = |links: &[Option<u32>]| links[segment].and_then(|at| self.segment(at).place);
         (place(&self.before), place(&self.after))
     }
 
-    /// What was interrupted before and what goes on after.
-    fn around(&self, segment: usize, tells: impl Fn(&Place) -> bool) -> Option<[PlaceId; 2]> {
+    /// The code before the interruption and the code after it.
+    fn around(
+        &self,
+        segment: usize,
+        tells: impl Fn(&CodeLocation) -> bool,
+    ) -> Option<[CodeLocationId; 2]> {
         let before = self.beyond_kernel(segment, &self.before, &tells)?;
         let after = self.beyond_kernel(segment, &self.after, &tells)?;
         Some([before, after])
@@ -139,8 +142,8 @@ impl<'a> Attribution<'a> {
         &self,
         segment: usize,
         links: &[Option<u32>],
-        tells: impl Fn(&Place) -> bool,
-    ) -> Option<PlaceId> {
+        tells: impl Fn(&CodeLocation) -> bool,
+    ) -> Option<CodeLocationId> {
         let mut at = links[segment]?;
         let nearest = self.axis.place(self.segment(at).place?);
         let (mut seen, mut tid) = (0, nearest.tid);
@@ -168,13 +171,13 @@ impl<'a> Attribution<'a> {
     }
 }
 
-impl Place {
+impl CodeLocation {
     /// The same process of the same guest.
     pub(super) fn is_process(&self, other: &Self) -> bool {
         (self.pid, &self.process) == (other.pid, &other.process)
     }
 
-    /// The same thread.
+    /// Whether both are the same thread.
     fn is_thread(&self, other: &Self) -> bool {
         self.is_process(other) && self.tid == other.tid
     }
@@ -187,7 +190,7 @@ fn nearest(timeline: &VcpuTimeline, order: impl Iterator<Item = usize>) -> Vec<O
     for at in order {
         links[at] = last;
         match shows(&timeline.segments[at]) {
-            Shows::Place => last = u32::try_from(at).ok(),
+            Shows::CodeLocation => last = u32::try_from(at).ok(),
             Shows::Barrier => last = None,
             Shows::Nothing => {}
         }
@@ -204,7 +207,7 @@ fn shows(segment: &Segment) -> Shows {
             | TimelineState::Unknown,
             _,
         ) => Shows::Barrier,
-        (_, Some(_)) => Shows::Place,
+        (_, Some(_)) => Shows::CodeLocation,
         // The guest ran unknown code.
         (
             TimelineState::GuestKernel | TimelineState::GuestUser | TimelineState::GuestUnknown,

@@ -18,9 +18,8 @@ pub struct Accounts {
 /// A vCPU's time, or the sum of several's.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TimeBreakdown {
-    /// All of it.
     pub accounts: Accounts,
-    /// Type 1 by who had the CPU; adds up to `TimeAccount::StealOutside`.
+    /// Type 1 steal by thief; adds up to `TimeAccount::StealOutside`.
     pub thieves: BTreeMap<Thief, u64>,
     /// Type 2 by exit reason (`None`: not known); adds up to `TimeAccount::StealVmm`.
     pub reasons: BTreeMap<Option<u32>, VmmTime>,
@@ -43,7 +42,9 @@ pub fn balances(
 ) -> BTreeMap<VcpuId, TimeBreakdown> {
     let timelines = evidence.axis.timelines.iter();
     timelines
-        .map(|timeline| (timeline.vcpu, TimeBreakdown::of(evidence.axis, timeline, names)))
+        .map(|timeline| {
+            (timeline.vcpu, TimeBreakdown::from_timeline(evidence.axis, timeline, names))
+        })
         .collect()
 }
 
@@ -55,7 +56,11 @@ pub fn hundredths(parts: &[u64]) -> Vec<u64> {
 }
 
 impl TimeBreakdown {
-    fn of(axis: &VcpuTimelines, timeline: &VcpuTimeline, names: &ThiefNames<'_>) -> Self {
+    fn from_timeline(
+        axis: &VcpuTimelines,
+        timeline: &VcpuTimeline,
+        names: &ThiefNames<'_>,
+    ) -> Self {
         let mut balance = Self::default();
         let all = Window { from: timeline.from, to: timeline.to };
         for segment in timeline.segments.iter().filter_map(|segment| all.clip(segment)) {
@@ -117,7 +122,7 @@ impl TimeBreakdown {
         balance
     }
 
-    /// A time in which no vCPU changes its state.
+    /// A span during which no vCPU changes its state.
     fn add_stretch(
         &mut self,
         axis: &VcpuTimelines,
@@ -146,7 +151,7 @@ impl TimeBreakdown {
         }
     }
 
-    /// Adds another's time.
+    /// Adds another breakdown.
     pub fn add(&mut self, other: &Self) {
         for account in TimeAccount::ALL {
             self.accounts.add(account, other.accounts.get(account));
@@ -170,13 +175,13 @@ impl TimeBreakdown {
 }
 
 impl Accounts {
-    /// Of an account.
+    /// The time of an account.
     #[must_use]
     pub fn get(&self, account: TimeAccount) -> u64 {
         self.ns[account as usize]
     }
 
-    /// All of them.
+    /// The time of all accounts.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.ns.iter().sum()
@@ -213,7 +218,7 @@ pub(super) fn vmm_reason(state: TimelineState) -> Option<Option<u32>> {
     (state.account() == TimeAccount::StealVmm).then(|| state.exit_reason())
 }
 
-/// Adds who had the CPU in a type 1 segment; nothing for others.
+/// Adds the thieves of a type 1 segment; nothing for others.
 pub(super) fn add_thieves(
     sum: &mut BTreeMap<Thief, u64>,
     axis: &VcpuTimelines,

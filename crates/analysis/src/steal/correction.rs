@@ -10,17 +10,16 @@ use super::{
     AttributionLevel, Stolen, Thief, ThiefNames, TimelineInput, VictimTime, VmmTime, Window,
 };
 use crate::ProcessFilter;
-use crate::vcpu_timeline::{Place, PlaceId, Segment};
+use crate::vcpu_timeline::{CodeLocation, CodeLocationId, Segment};
 
 /// Names listed in an error.
 const LISTED: usize = 8;
 /// Standard deviations within which 95 % of a normal distribution lies.
 const CONFIDENCE: f64 = 1.96;
 
-/// Whose run time to correct.
+/// The code to correct the run time of.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
-    /// The VM.
     pub vm: VmId,
     /// Its process; `None`: the whole VM.
     pub process: Option<&'a ProcessFilter>,
@@ -28,12 +27,12 @@ pub struct Target<'a> {
     pub function: Option<&'a str>,
 }
 
-/// What was taken from a target.
+/// Time that was stolen from a target.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Correction {
     /// The target's time on the axis.
     pub time: VictimTime,
-    /// Type 1 by who had the CPU; adds up to `time.stolen.outside_ns`.
+    /// Type 1 steal by thief; adds up to `time.stolen.outside_ns`.
     pub thieves: BTreeMap<Thief, u64>,
     /// Type 2 by exit reason; adds up to `time.stolen.vmm_ns`.
     pub reasons: BTreeMap<Option<u32>, VmmTime>,
@@ -51,7 +50,6 @@ pub enum UnknownTarget {
     /// No process of that name or id.
     #[error("no sample of process {name:?} in this VM; it has: {known}")]
     Process {
-        /// The request.
         name: String,
         /// Those with most samples.
         known: String,
@@ -59,7 +57,6 @@ pub enum UnknownTarget {
     /// No function of that name in the requested processes.
     #[error("no sample of function {name:?} there; it has: {known}")]
     Function {
-        /// The request.
         name: String,
         /// Those with most samples.
         known: String,
@@ -72,7 +69,7 @@ struct Inexact {
     edges: u64,
 }
 
-/// What was taken from the target in the window.
+/// Time that was stolen from the target in the window.
 ///
 /// # Errors
 /// When no sample shows the target; the error names what there is.
@@ -84,7 +81,7 @@ pub fn correction(
 ) -> Result<Correction, UnknownTarget> {
     check_target(evidence, target)?;
     let wanted: Vec<bool> = evidence.axis.places.iter().map(|place| target.is(place)).collect();
-    let is_wanted = |place: PlaceId| wanted[place.0 as usize];
+    let is_wanted = |place: CodeLocationId| wanted[place.0 as usize];
     let whose = if target.function.is_some() {
         AttributionLevel::Function
     } else {
@@ -128,11 +125,11 @@ fn share_variance(samples: u64, all: u64) -> f64 {
 }
 
 impl Target<'_> {
-    fn is(&self, place: &Place) -> bool {
+    fn is(&self, place: &CodeLocation) -> bool {
         self.is_in_process(place) && self.function.is_none_or(|function| place.function == function)
     }
 
-    fn is_in_process(&self, place: &Place) -> bool {
+    fn is_in_process(&self, place: &CodeLocation) -> bool {
         self.process.is_none_or(|process| process.matches(&place.process, place.pid))
     }
 
@@ -197,8 +194,8 @@ fn check_target(evidence: &TimelineInput<'_>, target: &Target<'_>) -> Result<(),
 }
 
 /// The places that the VM's guest was seen at, and how long.
-fn seen_places<'a>(evidence: &TimelineInput<'a>, vm: VmId) -> Vec<(&'a Place, u64)> {
-    let mut seen: BTreeMap<PlaceId, u64> = BTreeMap::new();
+fn seen_places<'a>(evidence: &TimelineInput<'a>, vm: VmId) -> Vec<(&'a CodeLocation, u64)> {
+    let mut seen: BTreeMap<CodeLocationId, u64> = BTreeMap::new();
     let segments = evidence.timelines(vm).flat_map(|timeline| &timeline.segments);
     for segment in segments.filter(|segment| segment.state.account() != TimeAccount::Halt) {
         if let Some(place) = segment.place {

@@ -6,9 +6,9 @@ use model::VmId;
 
 use super::balance::vmm_reason;
 use super::{Attribution, AttributionLevel, TimelineInput, VmmTime};
-use crate::vcpu_timeline::Place;
+use crate::vcpu_timeline::CodeLocation;
 
-/// A VM's exits.
+/// VM exits of a VM.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Exits {
     /// Most time first, then most often.
@@ -35,13 +35,10 @@ pub struct ExitRow {
 /// The guest's code at an exit; nothing: not known.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Cause {
-    /// Process name.
     pub process: Option<String>,
     /// Its id in the guest.
     pub pid: Option<u32>,
-    /// Function.
     pub function: Option<String>,
-    /// Its module.
     pub module: Option<String>,
 }
 
@@ -82,8 +79,8 @@ impl ExitRow {
 }
 
 impl Cause {
-    fn of(place: &Place) -> Self {
-        let Place { process, pid, function, module, .. } = place.clone();
+    fn from_location(place: &CodeLocation) -> Self {
+        let CodeLocation { process, pid, function, module, .. } = place.clone();
         Self { process: Some(process), pid, function: Some(function), module }
     }
 }
@@ -95,7 +92,8 @@ fn sums(evidence: &TimelineInput<'_>, vm: VmId) -> BTreeMap<Option<u32>, Sum> {
         for (number, segment) in timeline.segments.iter().enumerate() {
             let Some(reason) = vmm_reason(segment.state) else { continue };
             let place = attribution.victim(number, AttributionLevel::Function);
-            let cause = place.map_or_else(Cause::default, |id| Cause::of(evidence.axis.place(id)));
+            let cause = place
+                .map_or_else(Cause::default, |id| Cause::from_location(evidence.axis.place(id)));
             let sum = sums.entry(reason).or_default();
             sum.time.add(segment.state, segment.length_ns());
             sum.samples += evidence.samples.within(timeline.vcpu, segment);

@@ -37,9 +37,7 @@ pub use victims::{Stolen, Victim, VictimTime, Victims, victims};
 pub struct TimelineInput<'a> {
     /// All vCPUs on one time axis.
     pub axis: &'a VcpuTimelines,
-    /// The recording's tables.
     pub tables: &'a Tables,
-    /// Facts about the recording.
     pub header: &'a Header,
     /// When each vCPU was sampled.
     pub samples: &'a SampleTimes,
@@ -50,14 +48,13 @@ pub struct TimelineInput<'a> {
 /// The part of the time that is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// First instant.
     pub from: HostNs,
     /// First instant after it.
     pub to: HostNs,
 }
 
 impl TimelineInput<'_> {
-    /// The whole recording.
+    /// The window of the whole recording.
     #[must_use]
     pub fn all(&self) -> Window {
         Window { from: self.header.start, to: self.header.end }

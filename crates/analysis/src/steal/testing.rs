@@ -18,7 +18,7 @@ use model::{
 
 use super::{SampleTimes, TimelineInput};
 use crate::vcpu_timeline::{
-    Occupancy, Occupant, Place, PlaceId, Segment, Span, VcpuTimeline, VcpuTimelines,
+    CodeLocation, CodeLocationId, Occupancy, Occupant, Segment, Span, VcpuTimeline, VcpuTimelines,
 };
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -83,14 +83,14 @@ fn cpu_of(letter: char) -> Option<CpuId> {
     (!matches!(letter, '-' | 'w' | '?')).then_some(CpuId(0))
 }
 
-fn drawn(letter: char) -> (char, TimelineState, Option<PlaceId>) {
+fn drawn(letter: char) -> (char, TimelineState, Option<CodeLocationId>) {
     let place =
-        PLACES.find(letter.to_ascii_lowercase()).map(|n| PlaceId(u32::try_from(n).unwrap()));
+        PLACES.find(letter.to_ascii_lowercase()).map(|n| CodeLocationId(u32::try_from(n).unwrap()));
     let (state, place) = match letter {
         'f' | 'g' | 'h' | 'x' => (TimelineState::GuestUser, place),
         'k' | 'l' | 'm' | 'n' => (TimelineState::GuestKernel, place),
-        '1' => (TimelineState::StealVmm { reason: IO }, Some(PlaceId(0))),
-        '2' => (TimelineState::StealVmm { reason: MSR }, Some(PlaceId(5))),
+        '1' => (TimelineState::StealVmm { reason: IO }, Some(CodeLocationId(0))),
+        '2' => (TimelineState::StealVmm { reason: MSR }, Some(CodeLocationId(5))),
         '3' => (TimelineState::StealVmm { reason: INTERRUPT }, None),
         'w' => (TimelineState::StealVmmWaiting { reason: Some(IO) }, None),
         '.' => (TimelineState::StealOutside, None),
@@ -106,7 +106,7 @@ fn drawn(letter: char) -> (char, TimelineState, Option<PlaceId>) {
     (letter, state, place)
 }
 
-fn place(letter: char) -> Place {
+fn place(letter: char) -> CodeLocation {
     let (process, pid, tid) = match letter {
         'x' | 'm' => ("other", 2, Some(3)),
         'h' => ("app", 1, Some(2)),
@@ -114,7 +114,7 @@ fn place(letter: char) -> Place {
         _ => ("app", 1, Some(1)),
     };
     let kernel = matches!(letter, 'k' | 'l' | 'm' | 'n');
-    Place {
+    CodeLocation {
         process: process.to_owned(),
         pid: Some(pid),
         thread: tid.map(|tid| format!("t{tid}")),

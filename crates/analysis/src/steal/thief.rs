@@ -1,4 +1,4 @@
-//! Who had the CPU, by name.
+//! Names of thieves.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use resolve::Lifetimes;
 /// As `resolve` has it: a start or an end is noted a little after it happened.
 const LIFETIME_SLACK_NS: u64 = 50_000_000;
 
-/// Who had a CPU while a vCPU waited for it.
+/// What ran on a CPU while a vCPU waited for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Thief {
     /// Another vCPU, in its guest or in its VMM.
@@ -44,7 +44,7 @@ pub struct ThiefNames<'t> {
 }
 
 impl<'t> ThiefNames<'t> {
-    /// Builds the look-ups.
+    /// Indexes the tables' images and threads.
     #[must_use]
     pub fn new(tables: &'t Tables) -> Self {
         let images = tables.images.iter().enumerate();
@@ -191,7 +191,7 @@ fn kernel_threads(tables: &Tables) -> Vec<bool> {
 }
 
 impl Thief {
-    /// What it is.
+    /// The thief's kind.
     #[must_use]
     pub fn kind(self) -> ThiefKind {
         match self {

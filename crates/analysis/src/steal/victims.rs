@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use model::{TimeAccount, VmId};
 
 use super::{Attribution, AttributionLevel, TimelineInput, Window};
-use crate::vcpu_timeline::{Place, PlaceId, Segment, VcpuTimeline};
+use crate::vcpu_timeline::{CodeLocation, CodeLocationId, Segment, VcpuTimeline};
 
-/// Stolen time.
+/// CPU time taken from a vCPU, by type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stolen {
     /// Type 1.
@@ -21,28 +21,23 @@ pub struct Stolen {
 /// A process, thread or function of a guest. Fields that are not requested are `None`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Victim {
-    /// Process name.
     pub process: String,
     /// Its id in the guest.
     pub pid: Option<u32>,
-    /// Thread name.
     pub thread: Option<String>,
     /// Its id in the guest.
     pub tid: Option<u32>,
-    /// Function.
     pub function: Option<String>,
-    /// Its module.
     pub module: Option<String>,
 }
 
-/// A victim's time.
+/// Time taken from a victim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VictimTime {
     /// It was seen to run, ns.
     pub own_ns: u64,
     /// It was on a CPU, no sample was taken, and the samples before and after are its.
     pub not_sampled_ns: u64,
-    /// Charged to it.
     pub stolen: Stolen,
     /// Samples that saw it run.
     pub samples: u64,
@@ -50,7 +45,7 @@ pub struct VictimTime {
     pub vmm_samples: u64,
 }
 
-/// A VM's victims.
+/// Victims within a VM.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Victims {
     /// Most time taken first.
@@ -61,7 +56,7 @@ pub struct Victims {
     pub samples: u64,
 }
 
-/// A piece of a VM's time and whose it was.
+/// A part of a VM's time, and the code that it belongs to.
 pub(super) struct Charge<'a> {
     pub(super) attribution: &'a Attribution<'a>,
     pub(super) timeline: &'a VcpuTimeline,
@@ -70,7 +65,7 @@ pub(super) struct Charge<'a> {
     /// As far as it lies in the window.
     pub(super) segment: Segment,
     /// `None`: unattributed, or idle.
-    pub(super) victim: Option<PlaceId>,
+    pub(super) victim: Option<CodeLocationId>,
 }
 
 /// Who suffered in one VM.
@@ -82,7 +77,7 @@ pub fn victims(
     window: Window,
 ) -> Victims {
     let of_place: Vec<Victim> =
-        evidence.axis.places.iter().map(|place| Victim::of(place, whose)).collect();
+        evidence.axis.places.iter().map(|place| Victim::from_location(place, whose)).collect();
     let mut by_place: Vec<VictimTime> = vec![VictimTime::default(); of_place.len()];
     let mut found = Victims::default();
     for_each_charge(evidence, vm, whose, window, &mut |charge| {
@@ -125,8 +120,8 @@ pub(super) fn for_each_charge(
 }
 
 impl Victim {
-    pub(super) fn of(place: &Place, whose: AttributionLevel) -> Self {
-        let Place { process, pid, thread, tid, function, module, .. } = place.clone();
+    pub(super) fn from_location(place: &CodeLocation, whose: AttributionLevel) -> Self {
+        let CodeLocation { process, pid, thread, tid, function, module, .. } = place.clone();
         let only_process =
             Self { process, pid, thread: None, tid: None, function: None, module: None };
         match whose {
@@ -150,7 +145,7 @@ impl VictimTime {
         self.run_ns() + self.stolen.total_ns()
     }
 
-    /// Adds another's time.
+    /// Adds another victim's time.
     pub fn add(&mut self, other: &Self) {
         self.own_ns += other.own_ns;
         self.not_sampled_ns += other.not_sampled_ns;
@@ -177,7 +172,7 @@ impl VictimTime {
 }
 
 impl Stolen {
-    /// Of all kinds.
+    /// The time of all types.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
         self.outside_ns + self.vmm_ns + self.throttled_ns

@@ -6,7 +6,7 @@ use model::{HostNs, TimeAccount, TimelineState, VcpuId};
 
 use super::{Segment, VcpuTimeline, VcpuTimelines};
 
-/// Gaps of at most so many periods are not compared: samples can't be expected to show them.
+/// Gaps up to this many periods are not compared: samples can't be expected to show them.
 const SHORT_PERIODS: u64 = 2;
 
 /// The difference between an axis by samples and one by switches.
@@ -16,10 +16,9 @@ pub struct Agreement {
     pub vcpus: Vec<VcpuAgreement>,
 }
 
-/// One vCPU's.
+/// The agreement of one vCPU's two timelines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VcpuAgreement {
-    /// Whose.
     pub vcpu: VcpuId,
     /// Length of the timeline.
     pub wall_ns: u64,
@@ -41,7 +40,6 @@ pub struct Pair {
 /// Times off the CPU that the switches show to be longer than two periods, by their lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Gaps {
-    /// How many.
     pub count: u64,
     /// Those that differ by at most one period.
     pub within_period: u64,
@@ -61,7 +59,7 @@ impl Pair {
 }
 
 impl Gaps {
-    /// The mean difference.
+    /// The mean length of a gap's difference.
     #[must_use]
     pub fn mean_ns(self) -> u64 {
         self.sum_ns / self.count.max(1)

@@ -15,7 +15,7 @@ use super::places::Places;
 use super::problems::{Problem, Problems};
 use super::queues::Queues;
 use super::throttle::{self, Wait};
-use super::track::{Activity, Away, Departure, Point, Track};
+use super::track::{Activity, Departure, OffCpu, Point, Track};
 use super::{Occupancy, Occupant, VcpuTimelines, by_switches, cover, occupancy};
 use crate::{Resolver, exit_reason};
 use resolve::Level;
@@ -84,8 +84,9 @@ impl<'r> VcpuTimelinesBuilder<'r> {
             return;
         }
         if let SwitchEvent::Seen { off_cpu, exit_reason, waits } = switch.event {
-            let doing = off_cpu
-                .map_or(Activity::Running, |off_cpu| Activity::Away(Away { off_cpu, exit_reason }));
+            let doing = off_cpu.map_or(Activity::Running, |off_cpu| {
+                Activity::OffCpu(OffCpu { off_cpu, exit_reason })
+            });
             let (time, cpu) = (switch.time.0, switch.cpu);
             let point = Point { time, cpu, doing, waits, kicked: false, place: None };
             self.points[switch.vcpu.index()].push(point);
@@ -95,14 +96,14 @@ impl<'r> VcpuTimelinesBuilder<'r> {
         if let Some(sample) = switch.guest_sample()
             && let VcpuState::Guest(guest) = &sample.vcpu
         {
-            let (_, place) = self.places.of(&sample, guest);
+            let (_, place) = self.places.locate(&sample, guest);
             let departure = Departure { time: switch.time.0, place };
             self.departures[switch.vcpu.index()].push(departure);
         }
         self.switches[switch.vcpu.index()].push(*switch);
     }
 
-    /// The axis of what was pushed.
+    /// The timelines of all pushed samples and switches.
     #[must_use]
     pub fn finish(mut self) -> VcpuTimelines {
         let period_ns = self.header.period_ns.max(1);
@@ -138,7 +139,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
     }
 
     fn push_guest(&mut self, sample: &Sample, vcpu: &VcpuSample) -> Occupant {
-        let (level, place) = self.places.of(sample, vcpu);
+        let (level, place) = self.places.locate(sample, vcpu);
         let doing = match level {
             Level::GuestKernel => Activity::GuestKernel,
             Level::GuestUser => Activity::GuestUser,
@@ -148,7 +149,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
     }
 
     fn push_vmm(&mut self, sample: &Sample, vcpu: &VcpuSample) -> Occupant {
-        let (_, place) = self.places.of(sample, vcpu);
+        let (_, place) = self.places.locate(sample, vcpu);
         let reason = vcpu.exit_reason;
         let halted = sample.host_mode == HostMode::Kernel
             && exit_reason::is_halt(self.header.vendor, reason);

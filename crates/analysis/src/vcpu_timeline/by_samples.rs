@@ -4,16 +4,16 @@
 use model::{CpuId, OffCpuReason, TimelineState, WaitCounters};
 
 use super::cover::middle;
-use super::gap::{Gap, Unseen, difference};
+use super::gap::{Gap, UncoveredTime, difference};
 use super::marks::CpuObservations;
 use super::queues::{VcpuQueues, overlap};
-use super::track::{Activity, Away, Point, Track, What, is_near};
+use super::track::{Activity, OffCpu, Point, Track, What, is_near};
 
 /// Draws one vCPU's track.
 #[derive(Debug)]
 pub(super) struct GapFiller<'a> {
     points: &'a [Point],
-    unseen: Unseen,
+    unseen: UncoveredTime,
     period_ns: u64,
     marks: &'a CpuObservations,
     queues: VcpuQueues<'a>,
@@ -26,7 +26,13 @@ impl<'a> GapFiller<'a> {
         queues: VcpuQueues<'a>,
         period_ns: u64,
     ) -> Self {
-        Self { points, unseen: Unseen::of(points, period_ns), period_ns, marks, queues }
+        Self {
+            points,
+            unseen: UncoveredTime::from_points(points, period_ns),
+            period_ns,
+            marks,
+            queues,
+        }
     }
 
     /// The gap after each point that has counters on both sides.
@@ -265,12 +271,12 @@ fn was_away(point: &Point, why: OffCpuReason) -> bool {
     point.away().is_some_and(|away| away.off_cpu == why)
 }
 
-/// The CPU in whose queue a point found it; `None`: asleep.
+/// The CPU that it was queued on at a point; `None`: asleep.
 fn queue(point: &Point) -> Option<CpuId> {
     point.away().is_none_or(|away| away.off_cpu.is_queued()).then_some(point.cpu)
 }
 
-/// What it did in the VMM's sleep between two points.
+/// Its state during the VMM's sleep between two points.
 fn asleep(a: &Point, b: &Point) -> TimelineState {
     let paused = b.kicked || [a, b].iter().any(|point| was_away(point, OffCpuReason::Paused));
     if paused {
@@ -280,11 +286,13 @@ fn asleep(a: &Point, b: &Point) -> TimelineState {
     }
 }
 
-/// The exit in which it slept between two points.
+/// The exit that it slept in between two points.
 fn reason(a: &Point, b: &Point) -> Option<u32> {
     [a, b].into_iter().find_map(|point| match point.doing {
         Activity::Vmm { reason, halted: false } => Some(reason),
-        Activity::Away(Away { off_cpu: OffCpuReason::Asleep, exit_reason }) => Some(exit_reason),
+        Activity::OffCpu(OffCpu { off_cpu: OffCpuReason::Asleep, exit_reason }) => {
+            Some(exit_reason)
+        }
         _ => None,
     })
 }

@@ -29,7 +29,7 @@ enum Status {
 }
 
 impl Status {
-    fn of(off_cpu: OffCpuReason, exit_reason: u32, cpu: CpuId) -> Self {
+    fn from_switch(off_cpu: OffCpuReason, exit_reason: u32, cpu: CpuId) -> Self {
         let state = off_cpu.state(exit_reason);
         if off_cpu.is_queued() { Self::Queued(state, cpu) } else { Self::Asleep(state) }
     }
@@ -49,7 +49,6 @@ impl Status {
 struct GapFiller<'a> {
     track: &'a mut Track,
     status: Status,
-    /// Since when.
     since: u64,
     queues: VcpuQueues<'a>,
     period_ns: u64,
@@ -91,7 +90,7 @@ impl GapFiller<'_> {
                     _ => self.lost(),
                 };
                 self.until(time, was);
-                self.become_status(time, Status::of(off_cpu, exit_reason, cpu));
+                self.become_status(time, Status::from_switch(off_cpu, exit_reason, cpu));
             }
             SwitchEvent::In { .. } => {
                 let was = match self.status {
@@ -114,8 +113,9 @@ impl GapFiller<'_> {
                 }
             }
             SwitchEvent::Seen { off_cpu, exit_reason, .. } => {
-                let seen = off_cpu
-                    .map_or(Status::OnCpu(cpu), |off_cpu| Status::of(off_cpu, exit_reason, cpu));
+                let seen = off_cpu.map_or(Status::OnCpu(cpu), |off_cpu| {
+                    Status::from_switch(off_cpu, exit_reason, cpu)
+                });
                 self.seen(time, seen);
             }
         }

@@ -13,7 +13,7 @@
 use model::{CpuId, HostNs, TimelineState};
 
 use super::track::{Departure, Point, Poll, Stretch, Track, What};
-use super::{PlaceId, Segment, VcpuTimeline};
+use super::{CodeLocationId, Segment, VcpuTimeline};
 
 /// The timeline of a track; `points` and `departures` are in time order.
 pub(super) fn timeline(
@@ -55,13 +55,13 @@ pub(super) fn timeline(
 struct Left<'d> {
     /// Not yet passed.
     departures: &'d [Departure],
-    place: Option<PlaceId>,
+    place: Option<CodeLocationId>,
 }
 
 impl Left<'_> {
-    /// In a stretch off the CPU that begins at `from`; queried in time order. A wait that follows a sleep goes on from
-    /// where that began, but not from a halt.
-    fn place(&mut self, from: u64, state: TimelineState) -> Option<PlaceId> {
+    /// In a stretch off the CPU that begins at `from`; queried in time order. A wait that follows a sleep counts from
+    /// the sleep's begin, unless the sleep was a halt.
+    fn place(&mut self, from: u64, state: TimelineState) -> Option<CodeLocationId> {
         let passed = self.departures.partition_point(|departure| departure.time < from);
         self.departures = self.departures.get(passed..).unwrap_or_default();
         match self.departures {
@@ -126,7 +126,7 @@ impl Cover<'_> {
         to: u64,
         state: TimelineState,
         cpu: Option<CpuId>,
-        place: Option<PlaceId>,
+        place: Option<CodeLocationId>,
     ) {
         while let [poll, later @ ..] = self.polls {
             if to <= poll.from {
@@ -150,7 +150,7 @@ impl Cover<'_> {
         to: u64,
         state: TimelineState,
         cpu: Option<CpuId>,
-        place: Option<PlaceId>,
+        place: Option<CodeLocationId>,
     ) {
         if to <= from {
             return;
@@ -175,20 +175,20 @@ mod test {
 
     #[test]
     fn a_wait_is_where_the_guest_left_off() {
-        let at = |time, place| Departure { time, place: PlaceId(place) };
+        let at = |time, place| Departure { time, place: CodeLocationId(place) };
         let departures = [at(10, 1), at(30, 2), at(50, 3)];
         let mut left = Left { departures: &departures, place: None };
         assert_eq!(left.place(5, TimelineState::StealOutside), None, "before the first");
         assert_eq!(
             left.place(10, TimelineState::StealVmmWaiting { reason: None }),
-            Some(PlaceId(1))
+            Some(CodeLocationId(1))
         );
         assert_eq!(
             left.place(20, TimelineState::StealOutside),
-            Some(PlaceId(1)),
+            Some(CodeLocationId(1)),
             "woken, not yet back"
         );
-        assert_eq!(left.place(30, TimelineState::StealOutside), Some(PlaceId(2)));
+        assert_eq!(left.place(30, TimelineState::StealOutside), Some(CodeLocationId(2)));
         assert_eq!(left.place(40, TimelineState::Halt), None, "a halt hides it");
         assert_eq!(left.place(45, TimelineState::StealOutside), None);
         assert_eq!(left.place(60, TimelineState::Throttled), None, "an event was lost");

@@ -17,14 +17,14 @@ use super::track::{Activity, Point};
 /// Between two runs of many samples it is half a period of either on average. A vCPU that comes and goes between samples
 /// may have been on a CPU more often in the gap: that this adds up to more than four periods has a probability of 2 %.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Unseen(u64);
+pub(super) struct UncoveredTime(u64);
 
-impl Unseen {
+impl UncoveredTime {
     const AT_THE_ENDS: Self = Self(1);
     const IN_BURSTS: Self = Self(4);
 
     /// By how many samples a vCPU's runs have.
-    pub(super) fn of(points: &[Point], period_ns: u64) -> Self {
+    pub(super) fn from_points(points: &[Point], period_ns: u64) -> Self {
         let differences = || points.windows(2).filter_map(|pair| difference(&pair[0], &pair[1]));
         let is_gap = |waits: &WaitCounters| period_ns / 2 < waits.halted_ns.max(waits.runnable_ns);
         let pairs = differences().count();
@@ -61,7 +61,7 @@ pub(super) struct Difference {
     pub(super) backwards: bool,
 }
 
-/// `None`: not counted.
+/// What the counters advanced between two points. `None`: a point has no counters.
 pub(super) fn difference(a: &Point, b: &Point) -> Option<Difference> {
     let (a, b) = (a.waits?, b.waits?);
     let pairs =
@@ -120,12 +120,12 @@ impl Gap {
         Self { length, polled, halted, preempted: runnable, ..Self::default() }
     }
 
-    /// Off the CPU.
+    /// ns off the CPU.
     pub(super) fn off(&self) -> u64 {
         self.halted + self.waiting + self.throttled + self.preempted
     }
 
-    /// On a CPU.
+    /// ns on a CPU.
     pub(super) fn on(&self) -> u64 {
         self.length.saturating_sub(self.off())
     }

@@ -66,7 +66,7 @@ impl CpuObservations {
         if a.cpu == b.cpu { before } else { before.max(count(b.cpu)) }
     }
 
-    /// What was seen on a CPU between two instants, both excluded.
+    /// Observations of a CPU between two instants, both excluded.
     fn between(&self, cpu: CpuId, from: u64, to: u64) -> &[CpuObservation] {
         let marks = self.0.get(&cpu).map_or(&[][..], |marks| &marks[..]);
         let begin = marks.partition_point(|mark| mark.time <= from);

@@ -3,7 +3,7 @@
 //! ```text
 //!  samples  --+                           +--> VcpuTimeline: a vCPU's segments, from its first instant to its last
 //!  switches --+--> VcpuTimelinesBuilder --+--> Occupancy: who ran on a pCPU
-//!  tables   --+                           +--> Place: the process, thread and function that a guest sample was in
+//!  tables   --+                           +--> CodeLocation: the process, thread and function that a guest sample was in
 //! ```
 //!
 //! Lengths of a timeline's segments add up to its length, to the nanosecond; what is not known is a
@@ -36,10 +36,10 @@ use model::{BuildId, CpuId, HostNs, Pid, Tid, TimelineState, VcpuId};
 pub struct VcpuTimelines {
     /// By row of `Tables::vcpus`.
     pub timelines: Vec<VcpuTimeline>,
-    /// By CPU, those that were sampled.
+    /// Sampled CPUs, by number.
     pub cpus: Vec<Occupancy>,
     /// The places that `Segment::place` refers to, each once.
-    pub places: Vec<Place>,
+    pub places: Vec<CodeLocation>,
     /// What input made no sense, and how often (`switches out of order`, ...).
     pub problems: Vec<(&'static str, u64)>,
 }
@@ -47,7 +47,6 @@ pub struct VcpuTimelines {
 /// One vCPU's time. Segments touch, none is empty, and neighbours differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VcpuTimeline {
-    /// AttributionLevel.
     pub vcpu: VcpuId,
     /// First instant: the recording's, or its VM's start.
     pub from: HostNs,
@@ -60,26 +59,23 @@ pub struct VcpuTimeline {
 /// A stretch of one vCPU's time in one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// First instant.
     pub from: HostNs,
     /// First instant after it.
     pub to: HostNs,
-    /// What the vCPU did.
     pub state: TimelineState,
-    /// The pCPU it was on, or whose queue it waited in; `None`: asleep, or not known.
+    /// The pCPU that it ran or was queued on; `None`: asleep, or not known.
     pub cpu: Option<CpuId>,
     /// Where the guest was: at the sample (guest states), or at the VM exit (`StealVmm`, `HaltPolling`).
-    pub place: Option<PlaceId>,
+    pub place: Option<CodeLocationId>,
 }
 
 /// Index into `VcpuTimelines::places`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PlaceId(pub u32);
+pub struct CodeLocationId(pub u32);
 
 /// Where a guest was, as names. What has none is shown as in reports: `[unknown]`, `(stripped)`, `[vmname]`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
-    /// Process name.
+pub struct CodeLocation {
     pub process: String,
     /// Its id in the guest.
     pub pid: Option<u32>,
@@ -87,11 +83,9 @@ pub struct Place {
     pub thread: Option<String>,
     /// Its id in the guest.
     pub tid: Option<u32>,
-    /// Function.
     pub function: String,
     /// Module path or bracketed name.
     pub module: Option<String>,
-    /// The module's build id.
     pub build_id: Option<BuildId>,
     /// Guest kernel code rather than user code.
     pub kernel: bool,
@@ -100,9 +94,7 @@ pub struct Place {
 /// Who had a pCPU. Spans are in time order, touch, and don't overlap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Which.
     pub cpu: CpuId,
-    /// Who, when.
     pub spans: Vec<Span>,
     /// Of many spans: who has it longest.
     owners: Vec<occupancy::Owner>,
@@ -111,18 +103,15 @@ pub struct Occupancy {
 /// A stretch of a pCPU's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// First instant.
     pub from: HostNs,
     /// First instant after it.
     pub to: HostNs,
-    /// Who had the CPU.
     pub who: Occupant,
 }
 
 /// Who has a pCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Occupant {
-    /// Nothing.
     Idle,
     /// A vCPU, in its guest or in its VMM.
     Vcpu(VcpuId),
@@ -141,7 +130,7 @@ impl VcpuTimeline {
 }
 
 impl Segment {
-    /// Its length.
+    /// The segment's length.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.to.since(self.from)
@@ -178,7 +167,7 @@ impl VcpuTimelines {
     /// # Panics
     /// For an id of another axis.
     #[must_use]
-    pub fn place(&self, id: PlaceId) -> &Place {
+    pub fn place(&self, id: CodeLocationId) -> &CodeLocation {
         &self.places[id.0 as usize]
     }
 }

@@ -25,8 +25,8 @@ const REACH_PERIODS: u64 = 10;
 /// Of a wait of this many spans all are looked at. Many vCPUs may wait as long as the recording.
 const MANY: usize = 256;
 
-/// Of those who have a pCPU, how many are known in a wait of more spans: the ones that have it longest.
-const MOST_OWNERS: usize = 64;
+/// The most occupants that are kept of a wait with more spans: the ones that have it longest.
+const MAX_OWNERS: usize = 64;
 
 /// When an occupant has a pCPU. Times are in order, and apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) struct Owner {
     times: Vec<Owned>,
 }
 
-/// A time in which an occupant has a pCPU.
+/// A span during which an occupant has a pCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Owned {
     from: u64,
@@ -173,7 +173,7 @@ fn owners(spans: &[Span]) -> Vec<Owner> {
     }
     let mut longest: Vec<_> = sums.into_iter().collect();
     longest.sort_unstable_by_key(|(who, ns)| (Reverse(*ns), *who));
-    longest.truncate(MOST_OWNERS);
+    longest.truncate(MAX_OWNERS);
     let mut owners: Vec<_> =
         longest.iter().map(|(who, _)| Owner { who: *who, times: Vec::new() }).collect();
     let rows: FxHashMap<Occupant, usize> =
@@ -191,8 +191,8 @@ fn owners(spans: &[Span]) -> Vec<Owner> {
 
 /// Who had the pCPU in whose queue `victim` waited during `segment`, and for how long: the most first, together the
 /// segment's length. Where the samples take the victim itself for the CPU's owner, which can't be, it is the next one
-/// in the segment; `Occupant::Unknown` if there is none. Of a segment in which the CPU's owner changed very often only
-/// those are known that have the CPU longest.
+/// in the segment; `Occupant::Unknown` if there is none. If the CPU's occupant changed very often, only the longest
+/// occupants are kept.
 #[must_use]
 pub fn thieves(axis: &VcpuTimelines, victim: VcpuId, segment: &Segment) -> Vec<(Occupant, u64)> {
     let occupancy = segment.cpu.and_then(|cpu| {

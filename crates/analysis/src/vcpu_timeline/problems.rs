@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// What was wrong.
+/// A problem in a vCPU's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Problem {
     SamplesOutOfOrder,
@@ -32,7 +32,7 @@ impl Problem {
     }
 }
 
-/// Counts problems.
+/// Problems and how often each occurred.
 #[derive(Debug, Default)]
 pub(super) struct Problems(BTreeMap<Problem, u64>);
 

@@ -4,14 +4,13 @@ use std::ops::Range;
 
 use model::{HostNs, Throttling};
 
-/// A gap whose waits a quota may explain.
+/// A gap with waits that a quota may explain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wait {
     pub(super) from: u64,
     pub(super) to: u64,
     /// Which of the VM's tracks.
     pub(super) track: usize,
-    /// Which gap of it.
     pub(super) gap: usize,
     pub(super) preempted: u64,
     pub(super) waiting: u64,
@@ -141,7 +140,7 @@ impl Sharing {
         taken
     }
 
-    /// Takes what is left of a budget, then what it gave to waits that budgets to one side of it explain as well.
+    /// Takes the rest of a budget first, then time that it gave to waits which budgets on one side can explain as well.
     fn take(&mut self, budget: usize, wanted: u64, pushes: u32, aside: Aside) -> u64 {
         let mut taken = wanted.min(self.budgets[budget].left_ns);
         self.budgets[budget].left_ns -= taken;

@@ -3,7 +3,7 @@
 
 use model::{CpuId, HostNs, OffCpuReason, TimelineState, VcpuId, WaitCounters};
 
-use super::PlaceId;
+use super::CodeLocationId;
 
 /// One look at a vCPU: a sample of it, or `SwitchEvent::Seen`.
 #[derive(Debug, Clone, Copy)]
@@ -14,7 +14,7 @@ pub(super) struct Point {
     pub(super) waits: Option<WaitCounters>,
     /// Its VMM took it out of `KVM_RUN` since a sample of the guest.
     pub(super) kicked: bool,
-    pub(super) place: Option<PlaceId>,
+    pub(super) place: Option<CodeLocationId>,
 }
 
 /// One for each sample is kept in memory.
@@ -34,17 +34,17 @@ pub(super) enum Activity {
     /// On a CPU, in unknown code.
     Running,
     /// Not on a CPU.
-    Away(Away),
+    OffCpu(OffCpu),
 }
 
 /// Why a vCPU is not on a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Away {
+pub(super) struct OffCpu {
     pub(super) off_cpu: OffCpuReason,
     pub(super) exit_reason: u32,
 }
 
-impl Away {
+impl OffCpu {
     pub(super) fn state(self) -> TimelineState {
         self.off_cpu.state(self.exit_reason)
     }
@@ -58,14 +58,14 @@ impl Point {
             Activity::GuestUser => Some(TimelineState::GuestUser),
             Activity::GuestUnknown => Some(TimelineState::GuestUnknown),
             Activity::Vmm { reason, .. } => Some(TimelineState::StealVmm { reason }),
-            Activity::Running | Activity::Away(_) => None,
+            Activity::Running | Activity::OffCpu(_) => None,
         }
     }
 
     /// Why it was not on a CPU.
-    pub(super) fn away(&self) -> Option<Away> {
+    pub(super) fn away(&self) -> Option<OffCpu> {
         match self.doing {
-            Activity::Away(away) => Some(away),
+            Activity::OffCpu(away) => Some(away),
             _ => None,
         }
     }
@@ -96,7 +96,7 @@ pub(super) enum What {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Departure {
     pub(super) time: u64,
-    pub(super) place: PlaceId,
+    pub(super) place: CodeLocationId,
 }
 
 /// The host polled for the end of a halt.
@@ -105,7 +105,7 @@ pub(super) struct Poll {
     pub(super) from: u64,
     pub(super) to: u64,
     /// Where the guest halted, when a sample says so.
-    pub(super) place: Option<PlaceId>,
+    pub(super) place: Option<CodeLocationId>,
 }
 
 /// One vCPU's stretches from its first instant to its last: they touch, whatever is pushed.
@@ -143,7 +143,7 @@ impl Track {
     }
 
     /// The host polled for it here, as far as it was on a CPU.
-    pub(super) fn poll(&mut self, (from, to): (u64, u64), place: Option<PlaceId>) {
+    pub(super) fn poll(&mut self, (from, to): (u64, u64), place: Option<CodeLocationId>) {
         let from = self.polls.last().map_or(from, |before| from.max(before.to));
         if from < to {
             self.polls.push(Poll { from, to, place });

@@ -29,14 +29,13 @@ pub const MAX_TRACE_BYTES: usize = 16 << 20;
 /// Most bytes of what the command wrote.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 10;
 
-/// What to trace.
+/// Options of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceOptions {
     /// Slots of 16 bytes in each CPU's ring, a power of two.
     pub slots_per_cpu: u32,
     /// How many different kernel stacks are kept.
     pub stacks: u32,
-    /// Whose events.
     pub scope: TraceScope,
     /// What to write into the rings' heads, for the host to find.
     pub mark: u64,
@@ -45,10 +44,9 @@ pub struct TraceOptions {
     pub command: Vec<String>,
 }
 
-/// Whose events are kept.
+/// Tasks whose events are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TraceScope {
-    /// Everybody's.
     Everything,
     /// The command's and those of whatever it starts.
     Command,
@@ -90,7 +88,6 @@ pub struct TraceStarted {
     /// By ring: what counts in its head as lost before `begin_ns`, when only some probes were attached.
     #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
     pub lost: Vec<TraceLost>,
-    /// Slots of each ring.
     pub slots_per_ring: u32,
     /// Rings; ring n is CPU n's.
     pub rings: u32,
@@ -117,20 +114,16 @@ pub struct TraceStarted {
     pub after_ns: u64,
     /// The command's first task.
     pub command: Option<u32>,
-    /// A pair of clocks.
     pub clock: TraceClock,
 }
 
 /// A task of the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TraceTaskRow {
-    /// Thread.
     pub tid: u32,
-    /// Its process.
     pub pid: u32,
     /// Its parent's process.
     pub parent: u32,
-    /// Its name.
     pub name: String,
     /// One of the kernel's own.
     pub kernel: bool,
@@ -141,7 +134,6 @@ pub struct TraceTaskRow {
 /// To `TraceRun` and `TraceLook`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TraceSeen {
-    /// A pair of clocks.
     pub clock: TraceClock,
     /// The command's exit code, when it has ended.
     pub exit_code: Option<i32>,
@@ -150,7 +142,6 @@ pub struct TraceSeen {
 /// To `TraceDrain`: slots since the last one, of one ring.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TraceSlots {
-    /// The ring.
     pub ring: u32,
     /// Whole slots (`struct trace_slot`, little-endian), none that is still being written.
     #[serde(
@@ -165,7 +156,6 @@ pub struct TraceSlots {
 pub struct TraceStopped {
     /// `CLOCK_MONOTONIC` before the first probe was detached, ns.
     pub end_ns: u64,
-    /// A pair of clocks.
     pub clock: TraceClock,
     /// By ring: events lost, by kind (`TRACE_*` of bpf/abi/trace.h), those before the begin among them.
     #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
@@ -173,7 +163,6 @@ pub struct TraceStopped {
     /// Probes that can't be used, and why; more may have come.
     #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
     pub missing: Vec<(String, String)>,
-    /// Names of functions.
     #[serde(deserialize_with = "at_most::<_, _, MAX_TRACE_ROWS>")]
     pub functions: Vec<String>,
     /// Kernel stacks.
@@ -197,7 +186,6 @@ pub struct TraceStopped {
 /// What a ring had no room for.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TraceLost {
-    /// The ring.
     pub ring: u32,
     /// By kind.
     #[serde(deserialize_with = "at_most::<_, _, 64>")]

@@ -14,16 +14,14 @@ use super::{Answered, Log};
 pub(super) enum Order {
     /// Tell what counts for a window.
     Tell {
-        /// The window's begin.
         start: HostNs,
         log: Log,
         answer: Reply,
         /// For the answer: the way to ask for more.
         handle: Handle,
     },
-    /// Get symbols.
     Symbols(SymbolOrder),
-    /// Look at what has changed.
+    /// Look for changes.
     Wake,
 }
 
@@ -71,9 +69,9 @@ struct State {
     is_gone: bool,
 }
 
-/// Why a worker goes on.
+/// Why a worker woke up.
 #[derive(Debug)]
-pub(super) enum Woken {
+pub(super) enum WakeReason {
     /// It has waited long enough.
     Time,
     /// It is to do this.
@@ -101,22 +99,22 @@ impl Reply {
 
 impl Inbox {
     /// Waits for an order, or `limit`.
-    pub(super) fn wait(&self, limit: Duration) -> Woken {
+    pub(super) fn wait(&self, limit: Duration) -> WakeReason {
         match self.orders.recv_timeout(limit) {
-            Ok(Order::Wake) | Err(RecvTimeoutError::Timeout) => Woken::Time,
-            Ok(order) => Woken::Order(order),
-            Err(RecvTimeoutError::Disconnected) => Woken::Unwanted,
+            Ok(Order::Wake) | Err(RecvTimeoutError::Timeout) => WakeReason::Time,
+            Ok(order) => WakeReason::Order(order),
+            Err(RecvTimeoutError::Disconnected) => WakeReason::Unwanted,
         }
     }
 
     /// What there is to do now; `Time`: nothing.
-    pub(super) fn look(&self) -> Woken {
+    pub(super) fn look(&self) -> WakeReason {
         loop {
             match self.orders.try_recv() {
                 Ok(Order::Wake) => {}
-                Ok(order) => return Woken::Order(order),
-                Err(TryRecvError::Empty) => return Woken::Time,
-                Err(TryRecvError::Disconnected) => return Woken::Unwanted,
+                Ok(order) => return WakeReason::Order(order),
+                Err(TryRecvError::Empty) => return WakeReason::Time,
+                Err(TryRecvError::Disconnected) => return WakeReason::Unwanted,
             }
         }
     }
@@ -145,7 +143,7 @@ impl Handle {
             let mut state = self.shared.state();
             state.requested.get_or_insert(Instant::now());
             if *log == Log::GoesOn {
-                // Each window of a session that goes on has a limit of its own.
+                // Each window of a running session has its own limit.
                 state.waited = Duration::ZERO;
             }
         }
@@ -181,7 +179,7 @@ mod test {
         let moment = Duration::from_millis(1);
         let hour = Duration::from_secs(3600);
         let (handle, inbox) = pair();
-        assert!(matches!(inbox.wait(moment), Woken::Time));
+        assert!(matches!(inbox.wait(moment), WakeReason::Time));
         assert_eq!(inbox.waited(), Duration::ZERO);
         handle.was_waited_for(hour);
         let (answer, _answers) = channel();
@@ -191,22 +189,22 @@ mod test {
         };
         tell(Log::Ends);
         assert!(hour <= inbox.waited());
-        assert!(matches!(inbox.wait(hour), Woken::Order(Order::Tell { .. })));
+        assert!(matches!(inbox.wait(hour), WakeReason::Order(Order::Tell { .. })));
         inbox.answered();
         assert_eq!(inbox.waited(), Duration::ZERO);
         tell(Log::GoesOn);
         assert!(inbox.waited() < hour);
-        assert!(matches!(inbox.wait(hour), Woken::Order(Order::Tell { .. })));
+        assert!(matches!(inbox.wait(hour), WakeReason::Order(Order::Tell { .. })));
         inbox.answered();
         handle.clone().vm_gone();
         assert!(inbox.is_gone());
-        assert!(matches!(inbox.wait(hour), Woken::Time));
+        assert!(matches!(inbox.wait(hour), WakeReason::Time));
         handle.clone().vm_gone();
-        assert!(matches!(inbox.look(), Woken::Time));
+        assert!(matches!(inbox.look(), WakeReason::Time));
         tell(Log::Ends);
-        assert!(matches!(inbox.look(), Woken::Order(Order::Tell { .. })));
+        assert!(matches!(inbox.look(), WakeReason::Order(Order::Tell { .. })));
         drop(handle);
-        assert!(matches!(inbox.look(), Woken::Unwanted));
-        assert!(matches!(inbox.wait(hour), Woken::Unwanted));
+        assert!(matches!(inbox.look(), WakeReason::Unwanted));
+        assert!(matches!(inbox.wait(hour), WakeReason::Unwanted));
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use api::guest::{GuestMap, GuestModule, ModuleSymbols};
-use guest::{KnownMap, MAX_KEPT_BYTES, SessionError};
+use guest::{CachedMap, MAX_KEPT_BYTES, SessionError};
 use model::{Budget, Clock, HostNs};
 
 /// Boots of a guest that are distinguished, and silences that are named: a guest may make up as many as it likes.
@@ -23,7 +23,7 @@ pub(crate) struct GuestReport {
     pub(crate) silences: Vec<Silence>,
     /// When its first log began; `None`: it had none.
     pub(crate) log_began: Option<HostNs>,
-    /// Why processes that ended meanwhile are not in the map.
+    /// Why the map lacks processes that ended since.
     pub(crate) log_problem: Option<String>,
     /// CPU time that it has used for its answers, ns.
     pub(crate) cpu_ns: u64,
@@ -36,7 +36,7 @@ pub(crate) struct GuestReport {
 /// A guest from one boot to the next.
 #[derive(Debug)]
 pub(crate) struct Boot {
-    pub(crate) map: KnownMap,
+    pub(crate) map: CachedMap,
     pub(crate) clock: Clock,
     /// Earliest next query for symbols while it is sampled.
     ask_symbols_from: Instant,
@@ -58,7 +58,7 @@ impl Boot {
     }
 
     fn new(map: GuestMap, clock: Clock, room: &Budget, now: Instant) -> Self {
-        let mut known = KnownMap::within(room.clone());
+        let mut known = CachedMap::within(room.clone());
         known.add(map);
         Self { map: known, clock, ask_symbols_from: now + SHORTEST_REST }
     }
@@ -73,7 +73,7 @@ impl Boot {
         is_time.then(|| self.map.next_module(is_stored)).flatten()
     }
 
-    /// Keeps what was sent, and spares the guest in proportion to what it cost.
+    /// Keeps symbols. The guest is then left alone for a time in proportion to their cost.
     fn keep(&mut self, symbols: ModuleSymbols, now: Instant) {
         let rest = Duration::from_nanos(symbols.cpu_ns.saturating_mul(REST_PER_WORK));
         self.ask_symbols_from = now + rest.clamp(SHORTEST_REST, LONGEST_REST);
@@ -95,7 +95,7 @@ impl GuestReport {
         }
     }
 
-    /// All of it.
+    /// Moves all reports out.
     pub(super) fn take(&mut self) -> Self {
         let nothing = Self::within(&self.room);
         std::mem::replace(self, nothing)

@@ -6,12 +6,12 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use api::guest::{GuestMap, GuestModule, Pace};
-use guest::{Channel, Limits, LogBegin, Session, SessionError};
+use guest::{Channel, Limits, LogStart, Session, SessionError};
 use host::vms::VmProcess;
 use model::{Budget, BuildId, HostNs};
 use symbols::{GuestChild, Store};
 
-use super::inbox::{Inbox, Order, SymbolOrder, Woken};
+use super::inbox::{Inbox, Order, SymbolOrder, WakeReason};
 use super::{Answer, Answered, Asker, GuestReport, Log, channel, via};
 use crate::GuestError;
 use crate::lock::PortLock;
@@ -27,7 +27,7 @@ const PACE: Duration = Duration::from_secs(4);
 /// Each answer without news doubles it.
 const PACE_AT_MOST: Duration = Duration::from_secs(16);
 
-/// For symbols before anything is sampled: if the guest is gone at the end, these functions have names all the same.
+/// For symbols before anything is sampled: these functions keep their names if the guest is gone at the end.
 const EARLY_SYMBOLS: Duration = Duration::from_secs(1);
 
 /// Time limit of a connection and its greeting while sampling. Nothing waits for them.
@@ -55,7 +55,6 @@ pub(super) struct Worker {
     /// Keeps the way to it ours, where there is one only.
     port: Option<PortLock>,
     session: Option<Session>,
-    /// So many there were.
     sessions: u32,
     /// To the next question, or try.
     pause: Duration,
@@ -126,7 +125,7 @@ impl Worker {
         self.pause = first;
         loop {
             let woken = match self.held.take() {
-                Some((order, _)) => Woken::Order(order),
+                Some((order, _)) => WakeReason::Order(order),
                 None => self.inbox.wait(due.saturating_duration_since(Instant::now())),
             };
             if self.inbox.is_gone() && self.pause != FOREVER {
@@ -137,16 +136,16 @@ impl Worker {
             }
             let channel = channel.filter(|_| !self.inbox.is_gone());
             match woken {
-                Woken::Unwanted => return,
-                Woken::Order(order @ Order::Tell { log, .. }) => {
+                WakeReason::Unwanted => return,
+                WakeReason::Order(order @ Order::Tell { log, .. }) => {
                     self.current = Some((order, Instant::now()));
                     if let Some(channel) = channel {
                         self.bring_up_to_date(channel, log);
                     }
                     self.answer_current();
                 }
-                Woken::Order(Order::Symbols(order)) => self.send_symbols(order),
-                Woken::Order(Order::Wake) | Woken::Time => {
+                WakeReason::Order(Order::Symbols(order)) => self.send_symbols(order),
+                WakeReason::Order(Order::Wake) | WakeReason::Time => {
                     if let Some(channel) = channel.filter(|_| due <= Instant::now()) {
                         self.pause = self.ask(channel);
                         due = Instant::now() + self.pause;
@@ -167,7 +166,7 @@ impl Worker {
         answer.send(answered);
     }
 
-    /// Asks what is new, or tries to reach it again. How long to wait then.
+    /// Queries the guest for news, or connects again. How long to wait then.
     fn ask(&mut self, channel: &Channel) -> Duration {
         let Some(session) = self.session.take() else { return self.try_again(channel) };
         match self.ask_news(session) {
@@ -204,7 +203,7 @@ impl Worker {
         self.take_port(channel)?;
         let mut session = self.greet(channel, limit)?;
         let mut is_patient = self.patience();
-        let LogBegin { guest_ns, problem } =
+        let LogStart { guest_ns, problem } =
             session.start_log(pace, LATE_SLICE, &mut is_patient)?;
         let map = session.changes(LATE_SLICE, &mut is_patient)?;
         drop(is_patient);
@@ -235,7 +234,7 @@ impl Worker {
 
     fn take_port(&mut self, channel: &Channel) -> Result<(), GuestError> {
         if self.port.is_none() {
-            self.port = PortLock::of(channel, &self.locks)?;
+            self.port = PortLock::for_channel(channel, &self.locks)?;
         }
         Ok(())
     }
@@ -349,9 +348,9 @@ impl Worker {
     fn hold_order(&mut self) -> bool {
         if self.held.is_none() {
             match self.inbox.look() {
-                Woken::Unwanted => return false,
-                Woken::Order(order) => self.held = Some((order, Instant::now())),
-                Woken::Time => {}
+                WakeReason::Unwanted => return false,
+                WakeReason::Order(order) => self.held = Some((order, Instant::now())),
+                WakeReason::Time => {}
             }
         }
         true
@@ -390,8 +389,8 @@ impl Worker {
         }
     }
 
-    /// Whether to wait on for a guest that has not greeted yet. A window that ends meanwhile does not wait for it; after the
-    /// last one it has the time of a last try.
+    /// Whether to wait on for a guest that has not greeted yet. A window that ends in the meantime does not wait for
+    /// it; after the last one it has the time of a last try.
     fn patience_before_greeting(&mut self) -> impl FnMut() -> bool {
         move || {
             if !self.hold_order() {

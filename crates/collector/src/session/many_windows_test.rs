@@ -9,7 +9,8 @@ use crate::{Naming, Recorder};
 impl Host {
     fn recorder(self, folder: &std::path::Path) -> (tempfile::TempDir, DrawnKernel, Recorder) {
         let first = folder.join("0");
-        let recorder = Recorder::of_session(self.session, &first, &|| false, &mut |_| ()).unwrap();
+        let recorder =
+            Recorder::from_session(self.session, &first, &|| false, &mut |_| ()).unwrap();
         (self._root, self.kernel, recorder)
     }
 }

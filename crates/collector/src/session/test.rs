@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use model::{
     CpuId, ExitCount, OffCpuSource, Sample, Switch, SwitchEvent, Trigger, VcpuId, VcpuState,
 };
-use probes::{Drained, FoundVcpu, ProbeError, RingCounters, VcpuSnapshot};
+use probes::{FoundVcpu, ProbeError, RecordBatch, RingCounters, VcpuSnapshot};
 
 use super::*;
 use crate::guests::Log;
@@ -161,12 +161,12 @@ impl Sources for DrawnKernel {
     fn drain_samples(
         &self,
         cpu: u32,
-        take: &mut dyn FnMut(&Drained<'_>) -> Result<(), recording::Error>,
+        take: &mut dyn FnMut(&RecordBatch<'_>) -> Result<(), recording::Error>,
     ) -> Result<(), recording::Error> {
         // Samples go on while rings are read.
         self.tick();
         let records = self.with(|drawn| drawn.rings.remove(&cpu)).unwrap_or_default();
-        let drained = take(&Drained::new(&records, None));
+        let drained = take(&RecordBatch::new(&records, None));
         if drained.is_err() {
             self.with(|drawn| drawn.rings.insert(cpu, records));
         }
@@ -392,7 +392,7 @@ fn a_guest_that_can_not_be_queried_is_its_own_note() {
     let host = Host::sampling(kernel);
     let mut sink = host.sink();
     let end = host.session.end(&mut sink).unwrap();
-    let mut answers = end.guests.tell(HostNs(0), Log::Ends).wait();
+    let mut answers = end.guests.collect_answers(HostNs(0), Log::Ends).wait();
     let answer = answers.remove(0).1;
     assert!(matches!(answer.unwrap_err().as_ref(), GuestError::NoChannel));
 }
@@ -415,7 +415,7 @@ fn a_vm_that_is_gone_is_forgotten() {
 struct FullDisk;
 
 impl Sink for FullDisk {
-    fn samples(&mut self, _cpu: usize, _drained: &Drained<'_>) -> Result<(), recording::Error> {
+    fn samples(&mut self, _cpu: usize, _drained: &RecordBatch<'_>) -> Result<(), recording::Error> {
         Err(recording::Error::NoSpace("disk".into(), recording::Folder::Recording))
     }
 

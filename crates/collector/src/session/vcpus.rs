@@ -14,31 +14,30 @@ use crate::vm_table::VmTable;
 /// After a look for an unknown vCPU that found nothing new.
 const LOOK_AGAIN_NS: u64 = 2_000_000_000;
 
-/// Looks for vCPUs.
+/// State of the search for vCPUs.
 #[derive(Debug, Default)]
-pub(super) struct Looks {
+pub(super) struct ScanState {
     /// Samples of unknown vCPUs up to the last look.
     unknown_vcpus: u64,
     /// Not before this time they are looked for again.
     next: HostNs,
     pub(super) failed: u64,
-    /// Threads for which the table had no room.
+    /// Threads that found no room in the table.
     pub(super) not_watched: BTreeSet<Tid>,
 }
 
 /// What a look for vCPUs met.
 #[derive(Debug, Default)]
-pub(super) struct Look {
+pub(super) struct VcpuScan {
     /// What each vCPU that has a row did.
     pub(super) vcpus: Vec<Switch>,
     new_vcpus: BTreeSet<VcpuId>,
-    /// Names.
     new_vms: Vec<String>,
 }
 
 impl Session {
     /// Looks for vCPUs when samples hit some that are not known; the names of VMs not seen before.
-    pub(super) fn look_for_unknown(&mut self) -> Vec<String> {
+    pub(super) fn scan_unknown(&mut self) -> Vec<String> {
         let now = self.sources.now();
         let cpus = self.header.cpus.iter();
         let unknown = cpus.map(|cpu| self.sources.counters(*cpu).unknown_vcpus).sum();
@@ -56,16 +55,16 @@ impl Session {
     }
 
     /// Brings the table of VMs up to date. `started` is `None` before sampling begins.
-    pub(super) fn look_for_vcpus(&mut self, started: Option<HostNs>) -> Look {
+    pub(super) fn look_for_vcpus(&mut self, started: Option<HostNs>) -> VcpuScan {
         let found = self.find_vcpus();
-        let Some(found) = found else { return Look::default() };
+        let Some(found) = found else { return VcpuScan::default() };
         if self.plan.process_events == ProcessEvents::Ignored {
             self.forget_absent(&found);
         }
         let roots = &self.plan.roots;
         let describe = |pid: Pid| host::vms::describe(&roots.proc, pid.0, SERIAL_PORT_NAME);
         let changes = self.vms.update(found.clone(), started, describe);
-        let mut look = Look::default();
+        let mut look = VcpuScan::default();
         for (tid, vcpu, row, number) in &changes.watch {
             look.new_vcpus.insert(*row);
             self.watch(*tid, vcpu, *number);
@@ -109,7 +108,7 @@ impl Session {
         }
     }
 
-    /// A vCPU for which there is no room shows as unknown; it is tried again at the next look.
+    /// A vCPU without a row shows as unknown; it is tried again at the next look.
     fn watch(&mut self, tid: Tid, vcpu: &FoundVcpu, number: u32) {
         let Err(error) = self.sources.watch(tid, vcpu, number) else {
             self.looks.not_watched.remove(&tid);

@@ -1,9 +1,9 @@
-//! A session's windows: which records are whose, and what was counted and lost in each.
+//! A session's windows: which records belong to which window, and the counters of each.
 
 use std::collections::BTreeMap;
 
 use model::{Counter, ExitCount, Header, HostNs, Switch, Trigger, Vcpu, VcpuId, Vm};
-use probes::{Drained, RingCounters};
+use probes::{RecordBatch, RingCounters};
 use recording::RECORD_SIZE;
 
 use super::Session;
@@ -49,10 +49,10 @@ struct Carried {
 
 /// What becomes of records from after a window's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum LateRecords {
     /// They are the next window's.
     Carry,
-    /// CPUs stop one after the other: what some are still sampled for meanwhile is left out.
+    /// CPUs stop one after the other: samples that some CPUs still take after it are left out.
     Drop,
 }
 
@@ -95,12 +95,12 @@ impl Session {
         &mut self,
         sink: &mut dyn Sink,
         until: HostNs,
-        after: After,
+        after: LateRecords,
     ) -> Result<(), CollectError> {
         let (window, cpus) = (&mut self.window, &self.header.cpus);
         let VmTable { numbers, vcpus, .. } = &self.vms;
         let resets = &mut self.resets;
-        let mut store = |cpu_idx: usize, drained: &Drained<'_>| {
+        let mut store = |cpu_idx: usize, drained: &RecordBatch<'_>| {
             let n = (drained.records.len() / RECORD_SIZE) as u64;
             *window.n_samples.entry(cpus[cpu_idx]).or_default() += n;
             let records = numbers.to_rows(drained.records, &mut window.room);
@@ -111,15 +111,15 @@ impl Session {
                     resets.see(recording::time_of(record), vcpu, ip);
                 }
             }
-            sink.samples(cpu_idx, &Drained::new(records, drained.stacks()))
+            sink.samples(cpu_idx, &RecordBatch::new(records, drained.stacks()))
         };
         for Carried { cpu_idx, records, stacks } in std::mem::take(&mut window.carried) {
-            store(cpu_idx, &Drained::new(&records, stacks.as_deref()))?;
+            store(cpu_idx, &RecordBatch::new(&records, stacks.as_deref()))?;
         }
         for (cpu_idx, cpu) in cpus.iter().enumerate() {
             self.sources.drain_samples(*cpu, &mut |drained| {
                 let (taken, later) = drained.split_at(n_until(drained.records, until));
-                if !later.records.is_empty() && after == After::Carry {
+                if !later.records.is_empty() && after == LateRecords::Carry {
                     let stacks = later.stacks().map(<[u8]>::to_vec);
                     let records = later.records.to_vec();
                     window.carried.push(Carried { cpu_idx, records, stacks });
@@ -132,7 +132,7 @@ impl Session {
                 switch.vcpu = numbers.row(switch.vcpu).unwrap_or(VcpuId(u32::MAX));
             }
         }
-        let is_later = |switch: &mut Switch| after == After::Carry && until < switch.time;
+        let is_later = |switch: &mut Switch| after == LateRecords::Carry && until < switch.time;
         let later: Vec<Switch> = window.switches.extract_if(.., is_later).collect();
         if !window.switches.is_empty() {
             sink.switches(&window.switches)?;

@@ -16,7 +16,6 @@ use model::Tid;
 /// A command that waits for its release. Dropped, it ends without having begun its program.
 #[derive(Debug)]
 pub(super) struct HeldCommand {
-    /// Its task.
     pub(super) task: Tid,
     go: PipeWriter,
     spawning: JoinHandle<io::Result<Child>>,

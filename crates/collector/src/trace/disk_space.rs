@@ -4,7 +4,7 @@ use std::path::Path;
 
 /// Bytes of a finished trace's event, rounded up: the space that finishing takes, while the rings' spools are still there.
 const EVENT_BYTES: u64 = 8;
-const MOST_KEPT: u64 = 1 << 30;
+const MAX_KEPT: u64 = 1 << 30;
 
 /// A file system's size and free space, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +25,7 @@ pub(super) fn disk_space(path: &Path) -> Option<DiskSpace> {
 impl DiskSpace {
     /// Why a trace of `stored` events has to end now, if it has: what is to stay free would not, once it is finished.
     pub(super) fn lack(self, min_free: Option<u64>, stored: u64) -> Option<String> {
-        let keep = min_free.unwrap_or((self.size / 20).min(MOST_KEPT));
+        let keep = min_free.unwrap_or((self.size / 20).min(MAX_KEPT));
         let finish = stored.saturating_mul(EVENT_BYTES);
         if 0 < keep && self.free < keep.saturating_add(finish) {
             return Some(format!(

@@ -8,7 +8,7 @@ use recording::trace::{TraceSpool, TraceWriter};
 use super::poll_interval::PollInterval;
 use super::source::{Source, SourceError};
 
-/// Memory for so many events is kept from look to look.
+/// Memory for this many events is kept between polls.
 const KEPT_EVENTS: usize = 1 << 18;
 /// Its rings are looked at so often at the end at most: a guest's may go on filling.
 const LAST_LOOKS: usize = 3;
@@ -44,13 +44,12 @@ impl TracedMachine {
         Ok(())
     }
 
-    /// Attaches its probes.
     pub(super) fn start(&mut self) -> Result<(), SourceError> {
         self.begin = self.source.start()?;
         Ok(())
     }
 
-    /// Stores what has come in, and says how long to sleep until the next look.
+    /// Drains the rings, and returns how long to sleep until the next poll.
     pub(super) fn look(&mut self) -> Result<Duration, recording::Error> {
         let mut fullest: f64 = 0.0;
         for (cpu, spool) in &mut self.spools {

@@ -7,7 +7,7 @@ use recording::trace::{TraceHeader, TraceSummary};
 
 use crate::Roots;
 
-/// What to trace.
+/// Options of a trace.
 #[derive(Debug, Clone)]
 pub struct TracePlan {
     /// Where Linux keeps what is read.
@@ -46,7 +46,6 @@ pub enum GuestPath {
 /// What of the host is traced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
-    /// Everything.
     Everything,
     /// The command and whatever it starts.
     Command,
@@ -58,17 +57,14 @@ pub enum Scope {
     Cgroup(PathBuf),
 }
 
-/// What was traced.
+/// A finished trace.
 #[derive(Debug)]
 pub struct Traced {
-    /// The finished trace's header.
     pub header: TraceHeader,
-    /// Its tables.
     pub tables: model::TraceTables,
-    /// Sizes.
     pub summary: TraceSummary,
     /// How the command ended by itself; `None`: there was none, or the trace's end ended it.
     pub command: Option<ExitStatus>,
-    /// What did not go as planned, in a note's words: the trace ended before it was to, or the command went on.
+    /// Problems, as texts of notes: the trace ended before it was to, or the command went on.
     pub unplanned: Vec<String>,
 }

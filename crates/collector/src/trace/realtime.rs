@@ -18,7 +18,7 @@ impl RealtimePriority {
 
 impl Drop for RealtimePriority {
     fn drop(&mut self) {
-        // What was allowed to go up may come down.
+        // A priority that could be raised can be lowered again.
         let _ = schedule(0, libc::SCHED_OTHER, 0);
     }
 }

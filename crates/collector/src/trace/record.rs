@@ -22,11 +22,11 @@ use super::plan::{Scope, TracePlan, Traced};
 use super::realtime::RealtimePriority;
 use super::source::{Source, SourceError};
 use crate::CollectError;
-use crate::beside::Beside;
+use crate::beside::ConcurrentSampler;
 use crate::plan::{Control, Next, Progress};
 use crate::running::{Ended, Running, still_runs};
 
-/// Tables are stored so often, for readers of a trace whose recorder was killed.
+/// Interval at which tables are stored: a trace stays readable when its recorder is killed.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 /// The first time soon after the tasks of the begin are known.
 const FIRST_CHECKPOINT: Duration = Duration::from_millis(200);
@@ -40,13 +40,13 @@ const DISK_SPACE_EVERY: Duration = Duration::from_secs(1);
 /// When tracing can't begin; nothing lies under the trace's name then. When the trace can't be written: what was traced
 /// by then stays readable under its partial name.
 pub fn trace(plan: &TracePlan, control: &mut dyn Control) -> Result<Traced, CollectError> {
-    trace_beside(plan, &mut Beside::Nothing, control)
+    trace_beside(plan, &mut ConcurrentSampler::Nothing, control)
 }
 
 /// Traces, and samples beside it: samples begin after the trace and end before it.
 pub(crate) fn trace_beside(
     plan: &TracePlan,
-    beside: &mut Beside,
+    beside: &mut ConcurrentSampler,
     control: &mut dyn Control,
 ) -> Result<Traced, CollectError> {
     let vms = find_vms(plan)?;
@@ -173,7 +173,7 @@ struct Recorder<'a> {
     others: Vec<Machine>,
     command: Option<TracedCommand>,
     ended: Option<Ended>,
-    /// What did not go as planned.
+    /// Problems during the trace.
     unplanned: Vec<String>,
 }
 
@@ -201,7 +201,7 @@ impl<'a> Recorder<'a> {
     fn begin(
         &mut self,
         held: Option<HeldCommand>,
-        beside: &mut Beside,
+        beside: &mut ConcurrentSampler,
     ) -> Result<Option<Running>, CollectError> {
         for machine in &mut self.machines {
             machine.open_spools(self.checkpoints.writer())?;
@@ -251,7 +251,7 @@ impl<'a> Recorder<'a> {
     fn run(
         &mut self,
         mut command: Option<&mut Running>,
-        beside: &mut Beside,
+        beside: &mut ConcurrentSampler,
         control: &mut dyn Control,
     ) -> Result<(), CollectError> {
         let priority = RealtimePriority::begin();
@@ -367,7 +367,7 @@ impl<'a> Recorder<'a> {
         machine.source().exit_code().map(|code| ExitStatus::from_raw((code & 0xff) << 8))
     }
 
-    /// What is to be said of each machine, when its tables are there.
+    /// Notes on each machine, once its tables are complete.
     fn note_machines(&mut self) {
         for machine in &self.machines {
             let subject = machine.source().machine().name;

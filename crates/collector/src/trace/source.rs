@@ -13,21 +13,16 @@ use crate::GuestError;
 /// What ends a machine's trace.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// Its probes.
     #[error(transparent)]
     Tracer(#[from] TracerError),
-    /// Its rings.
     #[error(transparent)]
     Ring(#[from] RingError<Infallible>),
-    /// Its tasks.
     #[error("failed to read {}: {source}", path.display())]
     Tasks {
         /// Where they are listed.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
-    /// A guest.
     #[error(transparent)]
     Guest(#[from] GuestError),
 }

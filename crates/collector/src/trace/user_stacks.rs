@@ -30,7 +30,7 @@ const FORGET_EVERY_NS: u64 = 2_000_000_000;
 /// Events younger than this wait for the next look: another CPU's ring may hold their causes.
 const SETTLING_NS: u64 = 50_000_000;
 /// Bytes of names of all stacks. A process may have long ones, and each many times.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 /// What the host's processes map, from the begin of a trace on.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ fn name(images: Vec<ProcessImage>, stacks: &[UserStack], proc: &Path) -> NamedSt
     let (mut tables, mut notes) = (Tables::default(), Vec::<Note>::new());
     let places =
         host_tables::add_processes(&mut tables, images, &hit, proc, &mut files, &mut notes);
-    files.go_on(places);
+    files.reuse(places);
     tables.stacks = stacks.iter().map(addresses).collect();
     let samples: Vec<Sample> = (0..).zip(stacks).map(|(row, it)| sample(row, it)).collect();
     let mut wanted = Addresses::new(&tables);
@@ -114,7 +114,7 @@ fn name(images: Vec<ProcessImage>, stacks: &[UserStack], proc: &Path) -> NamedSt
     let mut sources = Sources::new();
     sources.insert(Owner::Host, Box::new(files));
     symbols::fill(&mut tables, &wanted, &mut sources);
-    let mut namer = Namer { resolver: Resolver::new(&tables), room: MOST_BYTES };
+    let mut namer = Namer { resolver: Resolver::new(&tables), room: MAX_BYTES };
     let names = |(stack, sample): (&UserStack, &Sample)| (stack.number, namer.names(stack, sample));
     let rows = stacks.iter().zip(&samples).map(names).collect();
     NamedStacks { rows, notes: notes.into_iter().map(|note| note.text).collect() }

@@ -1,4 +1,4 @@
-//! Which threads ran their guests while a trace goes on.
+//! Which threads run their guests during a trace.
 //!
 //! A vCPU's thread that always has something to do makes no system call in a whole trace: it is in `ioctl` from before the begin
 //! until after the end, and `/proc` does not say in which call a task is that has a CPU. It says for how long a thread has run a
@@ -33,7 +33,7 @@ impl Vcpus {
         self.begin = ticks.collect();
     }
 
-    /// The trace goes on.
+    /// The trace continues.
     pub(super) fn look(&mut self, proc: &Path) {
         for ((pid, tid), begin) in self.threads.iter().zip(&self.begin) {
             let now = || host::tasks::guest_ticks(proc, *pid, *tid);

@@ -25,7 +25,7 @@ struct Attached {
 }
 
 impl Lab<'_> {
-    /// Measures what is left of the intervals.
+    /// Measures the remaining intervals.
     pub(super) fn watch(&mut self) -> Result<(), Error> {
         let plan = self.experiment.plan;
         let attached = self.attached()?;
@@ -84,7 +84,7 @@ impl Lab<'_> {
         Ok(run)
     }
 
-    /// Lets time pass, and takes in samples meanwhile.
+    /// Drains samples for this long.
     fn pass(&mut self, seconds: f64) -> Result<(), Error> {
         let until = Instant::now() + Duration::from_secs_f64(seconds);
         loop {

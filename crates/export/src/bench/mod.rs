@@ -14,7 +14,7 @@ use view::{Column, Table};
 
 use crate::page::Page;
 
-/// Which chart.
+/// The kind of a chart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chart {
     /// A bar per operation and machine, on a logarithmic scale.

@@ -17,7 +17,7 @@ use self::proto::{
 };
 use crate::functions::{FunctionCost, Functions, GuestFunction};
 
-/// The request's bytes.
+/// Profiles as an encoded OTLP request.
 #[must_use]
 pub fn encoded(functions: &Functions) -> Vec<u8> {
     request(functions).encode_to_vec()

@@ -3,18 +3,17 @@
 //!
 //! A field `..._index` points into a table of the dictionary, whose first entry is empty.
 
-/// What is sent.
+/// An OTLP export request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ExportProfilesServiceRequest {
-    /// Profiles by what they are of.
+    /// Profiles by VM or host.
     #[prost(message, repeated, tag = "1")]
     pub resource_profiles: Vec<ResourceProfiles>,
-    /// What they share.
     #[prost(message, optional, tag = "2")]
     pub dictionary: Option<ProfilesDictionary>,
 }
 
-/// Tables.
+/// Tables that all profiles of a request refer to.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ProfilesDictionary {
     /// Code modules.
@@ -23,19 +22,16 @@ pub struct ProfilesDictionary {
     /// Places in code.
     #[prost(message, repeated, tag = "2")]
     pub location_table: Vec<Location>,
-    /// Functions.
     #[prost(message, repeated, tag = "3")]
     pub function_table: Vec<Function>,
     /// Links to spans: there are none.
     #[prost(message, repeated, tag = "4")]
     pub link_table: Vec<Link>,
-    /// All text.
     #[prost(string, repeated, tag = "5")]
     pub string_table: Vec<String>,
     /// What else is known of samples.
     #[prost(message, repeated, tag = "6")]
     pub attribute_table: Vec<KeyValueAndUnit>,
-    /// Stacks.
     #[prost(message, repeated, tag = "7")]
     pub stack_table: Vec<Stack>,
 }
@@ -46,7 +42,6 @@ pub struct ResourceProfiles {
     /// The VM.
     #[prost(message, optional, tag = "1")]
     pub resource: Option<Resource>,
-    /// Its profiles.
     #[prost(message, repeated, tag = "2")]
     pub scope_profiles: Vec<ScopeProfiles>,
 }
@@ -65,7 +60,6 @@ pub struct ScopeProfiles {
     /// The program.
     #[prost(message, optional, tag = "1")]
     pub scope: Option<InstrumentationScope>,
-    /// Its profiles.
     #[prost(message, repeated, tag = "2")]
     pub profiles: Vec<Profile>,
 }
@@ -73,10 +67,8 @@ pub struct ScopeProfiles {
 /// The program that made a profile.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct InstrumentationScope {
-    /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its version.
     #[prost(string, tag = "2")]
     pub version: String,
 }
@@ -84,16 +76,13 @@ pub struct InstrumentationScope {
 /// A profile.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Profile {
-    /// What the values are.
     #[prost(message, optional, tag = "1")]
     pub sample_type: Option<ValueType>,
-    /// The samples.
     #[prost(message, repeated, tag = "2")]
     pub samples: Vec<Sample>,
     /// When it began, ns since 1970.
     #[prost(fixed64, tag = "3")]
     pub time_unix_nano: u64,
-    /// How long it took.
     #[prost(uint64, tag = "4")]
     pub duration_nano: u64,
     /// 16 bytes: a profile of this id is this one.
@@ -115,13 +104,10 @@ pub struct ValueType {
 /// Time of a stack.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Sample {
-    /// The stack.
     #[prost(int32, tag = "1")]
     pub stack_index: i32,
-    /// What else is known.
     #[prost(int32, repeated, tag = "2")]
     pub attribute_indices: Vec<i32>,
-    /// How much.
     #[prost(int64, repeated, tag = "4")]
     pub values: Vec<i64>,
 }
@@ -129,7 +115,6 @@ pub struct Sample {
 /// A code module.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Mapping {
-    /// Its path.
     #[prost(int32, tag = "4")]
     pub filename_strindex: i32,
 }
@@ -156,7 +141,6 @@ pub struct Location {
 /// A function at a place.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Line {
-    /// The function.
     #[prost(int32, tag = "1")]
     pub function_index: i32,
 }
@@ -164,7 +148,6 @@ pub struct Line {
 /// A function.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Function {
-    /// Its name.
     #[prost(int32, tag = "1")]
     pub name_strindex: i32,
 }
@@ -176,10 +159,8 @@ pub struct Link {}
 /// A property of samples.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct KeyValueAndUnit {
-    /// Its name.
     #[prost(int32, tag = "1")]
     pub key_strindex: i32,
-    /// Its value.
     #[prost(message, optional, tag = "2")]
     pub value: Option<AnyValue>,
 }
@@ -187,10 +168,8 @@ pub struct KeyValueAndUnit {
 /// A property of a resource.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct KeyValue {
-    /// Its name.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// Its value.
     #[prost(message, optional, tag = "2")]
     pub value: Option<AnyValue>,
 }
@@ -206,10 +185,8 @@ pub struct AnyValue {
 /// A value's type.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Oneof)]
 pub enum Value {
-    /// A text.
     #[prost(string, tag = "1")]
     String(String),
-    /// A number.
     #[prost(int64, tag = "3")]
     Int(i64),
 }

@@ -31,7 +31,6 @@ pub(crate) enum Kind {
     Instant,
     /// A slice that an arrow leads to: comes after the arrow's begin.
     BeginWoken,
-    /// A counter's new value.
     Count(i64),
 }
 

@@ -37,9 +37,9 @@ pub(super) struct Ends {
 }
 
 /// Thieves of one wait that arrows lead to. Many vCPUs may wait as long as the recording.
-const MOST_ARROWS: usize = 16;
+const MAX_ARROWS: usize = 16;
 
-/// All arrows.
+/// All flow arrows.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     ends: BTreeMap<Key, (Vec<End>, Vec<End>)>,
@@ -56,7 +56,7 @@ impl Flows {
             for segment in
                 timeline.segments.iter().filter(|s| s.state == TimelineState::StealOutside)
             {
-                for span in chart.while_waiting(victim, segment).take(MOST_ARROWS) {
+                for span in chart.while_waiting(victim, segment).take(MAX_ARROWS) {
                     let shown = |vcpu: VcpuId| shown.contains(&vcpu);
                     let thief = thief(chart.axis, span.who, span.from, segment.cpu, shown);
                     let Some(thief) = thief else { continue };

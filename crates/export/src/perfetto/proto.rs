@@ -4,12 +4,11 @@
 /// A trace: any number of these, one after the other, are one trace too.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Trace {
-    /// What it consists of.
     #[prost(message, repeated, tag = "1")]
     pub packet: Vec<TracePacket>,
 }
 
-/// One entry.
+/// A packet of the trace.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TracePacket {
     /// When, in the clock of the defaults.
@@ -33,10 +32,8 @@ pub struct TracePacket {
     /// What later packets don't repeat.
     #[prost(message, optional, tag = "59")]
     pub trace_packet_defaults: Option<TracePacketDefaults>,
-    /// A track.
     #[prost(message, optional, tag = "60")]
     pub track_descriptor: Option<TrackDescriptor>,
-    /// The writer's first.
     #[prost(bool, optional, tag = "87")]
     pub first_packet_on_sequence: Option<bool>,
 }
@@ -54,7 +51,6 @@ pub const CLOCK_MONOTONIC: u32 = 3;
 /// One instant in several clocks.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ClockSnapshot {
-    /// The clocks.
     #[prost(message, repeated, tag = "1")]
     pub clocks: Vec<Clock>,
     /// The one that the trace is shown in.
@@ -65,7 +61,6 @@ pub struct ClockSnapshot {
 /// A clock's reading.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Clock {
-    /// Which.
     #[prost(uint32, optional, tag = "1")]
     pub clock_id: Option<u32>,
     /// ns.
@@ -84,16 +79,13 @@ pub struct TracePacketDefaults {
 /// A row on the screen, or a group of rows.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TrackDescriptor {
-    /// Its id.
     #[prost(uint64, optional, tag = "1")]
     pub uuid: Option<u64>,
-    /// Its name.
     #[prost(string, optional, tag = "2")]
     pub name: Option<String>,
     /// The group it is in.
     #[prost(uint64, optional, tag = "5")]
     pub parent_uuid: Option<u64>,
-    /// It is a counter.
     #[prost(message, optional, tag = "8")]
     pub counter: Option<CounterDescriptor>,
     /// How those in it are ordered.
@@ -126,22 +118,17 @@ pub const SIBLING_MERGE_NONE: u32 = 2;
 /// Something that happened on a track.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TrackEvent {
-    /// Facts about it.
     #[prost(message, repeated, tag = "4")]
     pub debug_annotations: Vec<DebugAnnotation>,
-    /// Its categories, interned.
     #[prost(uint64, repeated, packed = "false", tag = "3")]
     pub category_iids: Vec<u64>,
     /// Begin, end or instant.
     #[prost(uint32, optional, tag = "9")]
     pub r#type: Option<u32>,
-    /// Its name, interned.
     #[prost(uint64, optional, tag = "10")]
     pub name_iid: Option<u64>,
-    /// Its track.
     #[prost(uint64, optional, tag = "11")]
     pub track_uuid: Option<u64>,
-    /// A counter's value.
     #[prost(int64, optional, tag = "30")]
     pub counter_value: Option<i64>,
     /// Arrows that begin here.
@@ -164,13 +151,10 @@ pub const TYPE_COUNTER: u32 = 4;
 /// A fact about an event.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DebugAnnotation {
-    /// What it is, interned.
     #[prost(uint64, optional, tag = "1")]
     pub name_iid: Option<u64>,
-    /// A number.
     #[prost(uint64, optional, tag = "3")]
     pub uint_value: Option<u64>,
-    /// A text, interned.
     #[prost(uint64, optional, tag = "17")]
     pub string_value_iid: Option<u64>,
 }
@@ -178,13 +162,10 @@ pub struct DebugAnnotation {
 /// Names, each with its id.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct InternedData {
-    /// Of categories.
     #[prost(message, repeated, tag = "1")]
     pub event_categories: Vec<Interned>,
-    /// Of events.
     #[prost(message, repeated, tag = "2")]
     pub event_names: Vec<Interned>,
-    /// Of facts.
     #[prost(message, repeated, tag = "3")]
     pub debug_annotation_names: Vec<Interned>,
     /// Texts of facts (bytes in the format, which look the same).
@@ -198,7 +179,6 @@ pub struct Interned {
     /// From 1.
     #[prost(uint64, optional, tag = "1")]
     pub iid: Option<u64>,
-    /// The name.
     #[prost(string, optional, tag = "2")]
     pub name: Option<String>,
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::iter::Peekable;
 use std::slice::Iter;
 
-use analysis::vcpu_timeline::{Occupant, Place, Segment, Span, VcpuTimeline};
+use analysis::vcpu_timeline::{CodeLocation, Occupant, Segment, Span, VcpuTimeline};
 use model::{HostNs, TimeAccount, TimelineState};
 use view::clean;
 
@@ -24,12 +24,12 @@ pub(super) struct Track<'a> {
 /// What a track shows.
 #[derive(Debug)]
 pub(super) enum Lane<'a> {
-    /// Who had a pCPU.
+    /// What ran on a pCPU.
     Cpu(Iter<'a, Span>),
     /// A vCPU's states.
     State(Peekable<Iter<'a, Segment>>),
     /// A guest's processes and functions on a vCPU.
-    Guest { segments: Iter<'a, Segment>, open: Option<&'a Place>, to: HostNs },
+    Guest { segments: Iter<'a, Segment>, open: Option<&'a CodeLocation>, to: HostNs },
 }
 
 impl<'a> Lane<'a> {
@@ -154,7 +154,7 @@ fn arrival_instant(arrival: End, from: HostNs, names: &Named<'_>) -> Event {
 
 fn guest_events<'a>(
     segment: &Segment,
-    open: &mut Option<&'a Place>,
+    open: &mut Option<&'a CodeLocation>,
     names: &Named<'a>,
     ready: &mut VecDeque<Event>,
 ) {
@@ -170,10 +170,15 @@ fn guest_events<'a>(
     }
 }
 
-/// Closes what does not go on and opens what is new: a process, and its function in it.
-fn change(was: Option<&Place>, is: Option<&Place>, at: HostNs, ready: &mut VecDeque<Event>) {
-    let function = |place: &Place| clean(&place.function).into_owned();
-    let open_function = |place: &Place, ready: &mut VecDeque<Event>| {
+/// Closes slices that end and opens new ones: a process, and its function in it.
+fn change(
+    was: Option<&CodeLocation>,
+    is: Option<&CodeLocation>,
+    at: HostNs,
+    ready: &mut VecDeque<Event>,
+) {
+    let function = |place: &CodeLocation| clean(&place.function).into_owned();
+    let open_function = |place: &CodeLocation, ready: &mut VecDeque<Event>| {
         let kernel = if place.kernel { "guest kernel" } else { "guest user" };
         let mut slice = begin(at, function(place), kernel);
         let module = place.module.as_deref().map(|module| Fact::Text(clean(module).into_owned()));
@@ -196,7 +201,7 @@ fn change(was: Option<&Place>, is: Option<&Place>, at: HostNs, ready: &mut VecDe
     }
 }
 
-fn close(open: Option<&Place>, at: HostNs, ready: &mut VecDeque<Event>) {
+fn close(open: Option<&CodeLocation>, at: HostNs, ready: &mut VecDeque<Event>) {
     if open.is_some() {
         ready.extend([end(at), end(at)]);
     }

@@ -7,7 +7,6 @@ pub struct Profile {
     /// What each number of a sample's `value` means.
     #[prost(message, repeated, tag = "1")]
     pub sample_type: Vec<ValueType>,
-    /// The samples.
     #[prost(message, repeated, tag = "2")]
     pub sample: Vec<Sample>,
     /// Code modules.
@@ -16,7 +15,6 @@ pub struct Profile {
     /// Addresses.
     #[prost(message, repeated, tag = "4")]
     pub location: Vec<Location>,
-    /// Functions.
     #[prost(message, repeated, tag = "5")]
     pub function: Vec<Function>,
     /// All text; the first is empty.
@@ -25,7 +23,6 @@ pub struct Profile {
     /// When it began, ns since 1970.
     #[prost(int64, tag = "9")]
     pub time_nanos: i64,
-    /// How long it took.
     #[prost(int64, tag = "10")]
     pub duration_nanos: i64,
     /// What `period` counts.
@@ -62,7 +59,6 @@ pub struct Sample {
     /// One number per sample type.
     #[prost(int64, repeated, tag = "2")]
     pub value: Vec<i64>,
-    /// What else is known.
     #[prost(message, repeated, tag = "3")]
     pub label: Vec<Label>,
 }
@@ -70,10 +66,8 @@ pub struct Sample {
 /// A word about a sample, indices into the string table.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Label {
-    /// Its name.
     #[prost(int64, tag = "1")]
     pub key: i64,
-    /// Its text.
     #[prost(int64, tag = "2")]
     pub str: i64,
 }
@@ -84,7 +78,6 @@ pub struct Mapping {
     /// From 1.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// First address.
     #[prost(uint64, tag = "2")]
     pub memory_start: u64,
     /// First address after it.
@@ -113,7 +106,6 @@ pub struct Location {
     /// Its module; 0: none.
     #[prost(uint64, tag = "2")]
     pub mapping_id: u64,
-    /// The address.
     #[prost(uint64, tag = "3")]
     pub address: u64,
     /// Its function.
@@ -124,7 +116,6 @@ pub struct Location {
 /// A function at an address.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Line {
-    /// The function.
     #[prost(uint64, tag = "1")]
     pub function_id: u64,
 }

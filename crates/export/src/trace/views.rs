@@ -5,10 +5,9 @@ use trace_analysis::findings::Findings;
 use trace_analysis::profile::BusyMatrix;
 use trace_analysis::states::{self, Use};
 
-/// What to show.
+/// Which tables a page shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum View {
-    /// What was waited for.
     Waits,
     /// Where in the kernel was waited, for which lock and its holder.
     WaitPlaces,

@@ -1,7 +1,7 @@
 //! A time axis drawn with letters: a letter is a millisecond.
 
 use analysis::vcpu_timeline::{
-    Occupancy, Occupant, Place, PlaceId, Segment, Span, VcpuTimeline, VcpuTimelines,
+    CodeLocation, CodeLocationId, Occupancy, Occupant, Segment, Span, VcpuTimeline, VcpuTimelines,
 };
 use export::Chart;
 use model::{
@@ -106,7 +106,7 @@ fn timeline(row: usize, letters: &str) -> VcpuTimeline {
             to: at(*to),
             state,
             cpu: (!asleep).then_some(cpu),
-            place: place.map(PlaceId),
+            place: place.map(CodeLocationId),
         }
     };
     let segments: Vec<Segment> = runs.iter().map(segment).collect();
@@ -149,8 +149,8 @@ fn occupancy(row: usize, letters: &str) -> Occupancy {
     Occupancy::new(cpu, runs(letters).into_iter().map(span).collect())
 }
 
-fn place(process: &str, pid: u32, function: &str, kernel: bool) -> Place {
-    Place {
+fn place(process: &str, pid: u32, function: &str, kernel: bool) -> CodeLocation {
+    CodeLocation {
         process: process.to_owned(),
         pid: Some(pid),
         thread: None,

@@ -66,7 +66,7 @@ impl TracedCommand {
         i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
     }
 
-    /// The end of what it wrote, at most so many bytes.
+    /// The end of its output, up to this many bytes.
     pub(crate) fn output(&mut self, at_most: usize) -> io::Result<Vec<u8>> {
         let length = self.output.metadata()?.len();
         self.output.seek(SeekFrom::Start(length.saturating_sub(at_most as u64)))?;

@@ -1,5 +1,5 @@
-//! Build ids and function symbols of ELF files. Reads only what it needs of a file, never maps it:
-//! a file that shrinks meanwhile is an error, not a signal.
+//! Build ids and function symbols of ELF files. Reads only what it needs of a file, never maps it: a file that shrinks
+//! while it is read is an error, not a signal.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader};
@@ -47,7 +47,6 @@ pub(crate) enum ElfError {
     TooLarge(u64),
     #[error("not an ELF file")]
     NotElf,
-    /// The file is damaged.
     #[error("{0}")]
     Damaged(#[from] object::Error),
 }

@@ -10,16 +10,10 @@ use crate::frame::FrameError;
 pub enum InsideError {
     /// A file could not be opened or read.
     #[error("failed to read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file does not hold what it should.
+    Read { path: PathBuf, source: io::Error },
+    /// A file has unexpected content.
     #[error("{}: {text}", path.display())]
     Content {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         text: String,
@@ -40,12 +34,7 @@ pub enum InsideError {
     Answer(FrameError),
     /// The service for the host could not go on.
     #[error("failed to {step}: {source}")]
-    Serve {
-        /// What it did.
-        step: &'static str,
-        /// Why.
-        source: io::Error,
-    },
+    Serve { step: &'static str, source: io::Error },
     /// A thread of the service panicked.
     #[error("a thread ended unexpectedly")]
     Thread,

@@ -14,7 +14,7 @@ pub fn functions(image: &[u8]) -> usize {
     elf::functions_of_image(image).map_or(0, |functions| functions.len())
 }
 
-/// A mapped file.
+/// The build id of a mapped ELF file.
 #[must_use]
 pub fn build_id(path: &Path) -> Option<Vec<u8>> {
     let functions = elf::read_functions(path, &[], elf::MAX_FILE_BYTES);
@@ -23,7 +23,7 @@ pub fn build_id(path: &Path) -> Option<Vec<u8>> {
     Some(build_id)
 }
 
-/// The kernel's types.
+/// Offsets of a kernel's structures, from its BTF.
 #[must_use]
 pub fn layout(path: &Path) -> Option<Layout> {
     btf::read_layout(path).ok()

@@ -35,7 +35,6 @@ struct Range {
 }
 
 impl Kcore {
-    /// Opens `/proc/kcore`.
     pub(crate) fn open(path: &Path) -> Result<Self, InsideError> {
         let file = File::open(path).map_err(InsideError::read(path))?;
         let mut header = vec![0; HEADER_BYTES];

@@ -65,14 +65,12 @@ impl Loading {
         Ok(Self { object, maps })
     }
 
-    /// Takes a map.
     pub(crate) fn take_map(&mut self, name: &'static str) -> Result<OwnedFd, LoadError> {
         let place = self.maps.iter().position(|(of, _)| of == name);
         let place = place.ok_or(LoadError::Missing(name))?;
         Ok(self.maps.swap_remove(place).1)
     }
 
-    /// Loads a program.
     pub(crate) fn program(&self, name: &'static str) -> Result<OwnedFd, LoadError> {
         let program = self.object.programs.get(name).ok_or(LoadError::Missing(name))?;
         let function = self.object.functions.get(&program.function_key());

@@ -78,7 +78,7 @@ fn spawn(
     thread::Builder::new().spawn(body).map_err(InsideError::serve("start a thread"))
 }
 
-/// One host's session.
+/// A session with a host.
 struct Conversation {
     commands: Commands,
     boot: Arc<Mutex<OfThisBoot>>,

@@ -227,7 +227,7 @@ impl Reader {
         Ok(map)
     }
 
-    /// What was not reported yet, and who is alive now; ends the log.
+    /// Processes that were not reported yet, and those alive now; ends the log.
     pub(crate) fn snapshot(&mut self, waiting: Waiting<'_>) -> Result<GuestMap, HungUp> {
         let boot = Arc::clone(&self.boot);
         let boot = &mut *lock(&boot);

@@ -21,7 +21,6 @@ use api::guest::{
 /// Mappings of one image that are kept.
 const MAX_MAPPINGS: usize = 1 << 14;
 
-/// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Event {
     /// `CLOCK_MONOTONIC`, ns.
@@ -30,11 +29,9 @@ pub(crate) struct Event {
     pub(crate) pid: u32,
     /// The thread (of a fork: the new one).
     pub(crate) tid: u32,
-    /// What happened.
     pub(crate) kind: EventKind,
 }
 
-/// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EventKind {
     /// A process (`tid == pid`) or thread was made.
@@ -88,8 +85,8 @@ impl Timeline {
         self.done.drain(..excess);
     }
 
-    /// Images that began, changed or ended since they were reported, those that ended first. What has no room in about
-    /// so many bytes is reported the next time.
+    /// Images that began, changed or ended since they were reported, those that ended first. Processes beyond about
+    /// this many bytes are reported the next time.
     pub(crate) fn changes(&mut self, most_bytes: usize) -> Vec<GuestImage> {
         let mut bytes = 0;
         let mut has_room = |image: &GuestImage| {

@@ -20,7 +20,7 @@ use super::command::TracedCommand;
 
 const PROC: &str = "/proc";
 const SYS: &str = "/sys";
-/// Readings of the clocks, of which the tightest counts.
+/// Readings of the clocks; the tightest counts.
 const CLOCK_READINGS: u32 = 200;
 /// Slots copied at once.
 const CHUNK: usize = 4096;
@@ -28,9 +28,7 @@ const CHUNK: usize = 4096;
 /// Whether the host may have commands run here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Commands {
-    /// It may.
     Allowed,
-    /// It may not.
     Refused,
 }
 

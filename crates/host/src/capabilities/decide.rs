@@ -70,9 +70,9 @@ pub fn verdict(findings: &[Finding]) -> Verdict {
 }
 
 /// A thing that was looked at, before it is known how it is.
-struct Thing(Area, &'static str);
+struct Requirement(Area, &'static str);
 
-impl Thing {
+impl Requirement {
     fn works(self, reason: impl Into<String>) -> Finding {
         self.finding(State::Works, reason.into(), None)
     }
@@ -100,7 +100,7 @@ fn has(facts: &Facts, capability: u32) -> bool {
 }
 
 fn privileges(facts: &Facts) -> Finding {
-    let thing = Thing(Area::Host, "privileges");
+    let thing = Requirement(Area::Host, "privileges");
     let admin = has(facts, capability::SYS_ADMIN);
     let sampling = has(facts, capability::BPF) && has(facts, capability::PERFMON);
     if !admin && !sampling {
@@ -131,7 +131,7 @@ fn privileges(facts: &Facts) -> Finding {
 }
 
 fn pid_namespace(facts: &Facts) -> Finding {
-    let thing = Thing(Area::Host, "process ids");
+    let thing = Requirement(Area::Host, "process ids");
     if facts.process.host_pids {
         return thing.works("those of the host");
     }
@@ -142,7 +142,7 @@ fn pid_namespace(facts: &Facts) -> Finding {
 }
 
 fn kernel(facts: &Facts) -> Finding {
-    let thing = Thing(Area::Host, "kernel");
+    let thing = Requirement(Area::Host, "kernel");
     let release = &facts.kernel.release;
     match version(release) {
         Some(version) if OLDEST_KERNEL <= version => thing.works(release.clone()),
@@ -161,7 +161,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 }
 
 fn bpf(facts: &Facts) -> Finding {
-    let thing = Thing(Area::Host, "BPF");
+    let thing = Requirement(Area::Host, "BPF");
     match facts.kernel.unprivileged_bpf_disabled {
         None => thing.missing(
             "this kernel has no bpf system call, or /proc/sys is not mounted",
@@ -173,7 +173,7 @@ fn bpf(facts: &Facts) -> Finding {
 }
 
 fn btf(facts: &Facts) -> Finding {
-    let thing = Thing(Area::Host, "kernel types (BTF)");
+    let thing = Requirement(Area::Host, "kernel types (BTF)");
     if facts.kernel.btf {
         return thing.works("/sys/kernel/btf/vmlinux");
     }
@@ -184,7 +184,7 @@ fn btf(facts: &Facts) -> Finding {
 }
 
 fn lockdown(facts: &Facts) -> Finding {
-    let thing = Thing(Area::Host, "lockdown");
+    let thing = Requirement(Area::Host, "lockdown");
     match facts.kernel.lockdown.as_deref() {
         None => thing.works("this kernel has none"),
         Some("confidentiality") => thing.missing(
@@ -196,7 +196,7 @@ fn lockdown(facts: &Facts) -> Finding {
 }
 
 fn perf_events(facts: &Facts) -> Finding {
-    let thing = Thing(Area::Host, "perf events");
+    let thing = Requirement(Area::Host, "perf events");
     if facts.perf.paranoid.is_none() {
         return thing.missing(
             "this kernel has none, or /proc/sys is not mounted",
@@ -219,7 +219,7 @@ fn perf_events(facts: &Facts) -> Finding {
 }
 
 fn locked_memory(facts: &Facts) -> Finding {
-    let thing = Thing(Area::Host, "locked memory");
+    let thing = Requirement(Area::Host, "locked memory");
     let enough_for_all = facts.perf.mlock_kb.is_none_or(|kb| RING_KB <= kb);
     let own = facts.process.memlock;
     if has(facts, capability::IPC_LOCK) || own.is_none() || enough_for_all {
@@ -232,7 +232,7 @@ fn locked_memory(facts: &Facts) -> Finding {
 }
 
 fn kernel_names(facts: &Facts) -> Finding {
-    let thing = Thing(Area::Host, "kernel symbols");
+    let thing = Requirement(Area::Host, "kernel symbols");
     match facts.kernel.kptr_restrict {
         Some(2) => thing.limited(
             "hidden from all users (kernel.kptr_restrict=2): kernel functions will have no names",
@@ -247,7 +247,7 @@ fn kernel_names(facts: &Facts) -> Finding {
 }
 
 fn cycle_counter(facts: &Facts) -> Finding {
-    let thing = Thing(Area::Host, "cycle counter (PMU)");
+    let thing = Requirement(Area::Host, "cycle counter (PMU)");
     if !facts.perf.pmu {
         return thing.limited(
             "none: sampling uses a kernel timer, which cannot see code with interrupts off",
@@ -264,7 +264,7 @@ fn cycle_counter(facts: &Facts) -> Finding {
 }
 
 fn sampler(trial: &Trial) -> Finding {
-    let thing = Thing(Area::Host, "sampler");
+    let thing = Requirement(Area::Host, "sampler");
     match trial {
         Trial::Passed => thing.works("loaded, attached and removed again"),
         Trial::Failed(reason) => {
@@ -275,7 +275,7 @@ fn sampler(trial: &Trial) -> Finding {
 }
 
 fn child(trial: &Trial, landlock: bool) -> Finding {
-    let thing = Thing(Area::Host, "unprivileged child");
+    let thing = Requirement(Area::Host, "unprivileged child");
     match trial {
         Trial::Passed if landlock => thing.works("started; it reads host programs' files"),
         Trial::Passed => thing.limited(
@@ -290,7 +290,7 @@ fn child(trial: &Trial, landlock: bool) -> Finding {
 }
 
 fn kvm(facts: &Facts) -> Finding {
-    let thing = Thing(Area::Guests, "KVM");
+    let thing = Requirement(Area::Guests, "KVM");
     let vendors = ["kvm_amd", "kvm_intel"];
     let module = facts.kvm.modules.iter().find(|module| vendors.contains(&module.as_str()));
     match (module, facts.kvm.modules.first()) {
@@ -319,7 +319,7 @@ fn kvm(facts: &Facts) -> Finding {
 }
 
 fn registers(facts: &Facts) -> Finding {
-    let thing = Thing(Area::Guests, "guest registers");
+    let thing = Requirement(Area::Guests, "guest registers");
     match facts.vendor {
         Vendor::Amd if kvm(facts).state != State::Works => thing.limited(
             "AMD: address, page tables and thread of every sample, as soon as KVM works",
@@ -338,7 +338,7 @@ fn registers(facts: &Facts) -> Finding {
 }
 
 fn kvm_types(facts: &Facts) -> Finding {
-    let thing = Thing(Area::Guests, "KVM types (BTF)");
+    let thing = Requirement(Area::Guests, "KVM types (BTF)");
     let kvm = &facts.kvm;
     if kvm.modules.is_empty() {
         return thing.limited("not known: no KVM module is loaded", "see KVM");
@@ -360,7 +360,7 @@ fn kvm_types(facts: &Facts) -> Finding {
 }
 
 fn vsock(facts: &Facts) -> Finding {
-    let thing = Thing(Area::Guests, "vsock");
+    let thing = Requirement(Area::Guests, "vsock");
     if facts.vhost_vsock && !has(facts, capability::NET_BIND_SERVICE) {
         return thing.limited(
             "guests answer privileged ports only, which this user may not use",
@@ -377,7 +377,7 @@ fn vsock(facts: &Facts) -> Finding {
 }
 
 fn vpmu(facts: &Facts) -> Finding {
-    let thing = Thing(Area::Guests, "mediated vPMU");
+    let thing = Requirement(Area::Guests, "mediated vPMU");
     if facts.kvm.mediated_pmu {
         return thing.works("on: guests count by themselves; --trigger cycles is refused");
     }
@@ -385,7 +385,7 @@ fn vpmu(facts: &Facts) -> Finding {
 }
 
 fn guest_trial(trials: &Trials) -> Finding {
-    let thing = Thing(Area::Guests, "running a guest");
+    let thing = Requirement(Area::Guests, "running a guest");
     if trials.vms.as_ref().is_some_and(|names| !names.is_empty()) {
         return thing.works("VMs are running");
     }
@@ -400,7 +400,7 @@ fn guest_trial(trials: &Trials) -> Finding {
 }
 
 fn running_vms(names: &[String]) -> Finding {
-    let thing = Thing(Area::Guests, "running VMs");
+    let thing = Requirement(Area::Guests, "running VMs");
     match names {
         [] => thing.works("none now; those that start while recording are picked up"),
         names => thing.works(format!("{}: {}", names.len(), names.join(", "))),

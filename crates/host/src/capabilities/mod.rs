@@ -18,17 +18,12 @@ pub use decide::{findings, verdict};
 /// What was read. `None`: the file is not there or makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// The kernel.
     pub kernel: KernelFacts,
-    /// This process.
     pub process: ProcessFacts,
-    /// CPU vendor.
     pub vendor: Vendor,
     /// Whether the CPU says it can virtualise (`svm`, `vmx`).
     pub cpu_virtualises: bool,
-    /// KVM.
     pub kvm: KvmFacts,
-    /// Performance events.
     pub perf: PerfFacts,
     /// `/dev/vhost-vsock` is there.
     pub vhost_vsock: bool,
@@ -71,7 +66,6 @@ pub struct KvmFacts {
     pub modules: Vec<String>,
     /// Those of them that have type information of their own.
     pub modules_with_btf: Vec<String>,
-    /// Guests may be hosts.
     pub nested: bool,
     /// The mediated vPMU is on.
     pub mediated_pmu: bool,
@@ -108,9 +102,7 @@ pub struct Trials {
 /// What came of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trial {
-    /// It worked.
     Passed,
-    /// It did not; why.
     Failed(String),
     /// It was not even tried; why.
     NotTried(String),
@@ -121,14 +113,13 @@ pub enum Trial {
 pub enum Area {
     /// All recording.
     Host,
-    /// What can be seen of guests.
+    /// What the host can see of guests.
     Guests,
 }
 
 /// How it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// As it should be.
     Works,
     /// Something will be missing in recordings.
     Limited,
@@ -139,11 +130,8 @@ pub enum State {
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Whom it concerns.
     pub area: Area,
-    /// The thing.
     pub what: &'static str,
-    /// How it is.
     pub state: State,
     /// Why, a clause.
     pub reason: String,
@@ -165,6 +153,5 @@ pub struct AreaVerdict {
 pub struct Verdict {
     /// For the host itself: if this is `Missing` nothing can be recorded at all.
     pub host: AreaVerdict,
-    /// For guests.
     pub guests: AreaVerdict,
 }

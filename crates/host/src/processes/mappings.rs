@@ -19,13 +19,11 @@ pub struct MappedFile {
 /// An executable mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessMapping {
-    /// First address.
     pub start: u64,
     /// First address after it.
     pub end: u64,
     /// File offset of `start`.
     pub offset: u64,
-    /// What is mapped.
     pub file: Arc<MappedFile>,
 }
 
@@ -82,7 +80,7 @@ impl Mappings {
         self.shared.iter().flat_map(|segment| &segment.in_order).chain(&self.own)
     }
 
-    /// How many.
+    /// The number of mappings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shared.iter().map(|segment| segment.in_order.len()).sum::<usize>() + self.own.len()

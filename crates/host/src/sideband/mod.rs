@@ -18,20 +18,13 @@ use parse::{Record, parse_record};
 pub enum Error {
     /// The kernel refused the event.
     #[error("failed to open the process side-band event on CPU {cpu}: {source}")]
-    Open {
-        /// The CPU.
-        cpu: u32,
-        /// The kernel's answer.
-        source: io::Error,
-    },
+    Open { cpu: u32, source: io::Error },
     /// The kernel refused the ring.
     #[error("failed to map a ring of {bytes} bytes for side-band records of CPU {cpu}: {source}")]
     Map {
-        /// The CPU.
         cpu: u32,
         /// Requested size.
         bytes: usize,
-        /// The kernel's answer.
         source: io::Error,
     },
 }
@@ -45,7 +38,6 @@ pub struct Event {
     pub pid: u32,
     /// The thread (of a fork: the new one).
     pub tid: u32,
-    /// What it did.
     pub kind: EventKind,
 }
 
@@ -54,14 +46,11 @@ pub struct Event {
 pub enum EventKind {
     /// It took a name.
     Comm {
-        /// The name.
         name: String,
         /// Whether by exec: all mappings before this are gone, those after belong to the new program.
         exec: bool,
     },
-    /// It mapped code.
     Map {
-        /// First address.
         start: u64,
         /// Bytes.
         length: u64,

@@ -15,11 +15,8 @@ const VERSION: u32 = 1;
 /// Results that are compared.
 #[derive(Debug, Clone, Copy)]
 pub struct Side<'a> {
-    /// What they are called.
     pub name: &'a str,
-    /// Their plan.
     pub plan: &'a Plan,
-    /// Their measurements.
     pub runs: &'a [Run],
 }
 

@@ -8,7 +8,7 @@ use crate::run::Load;
 /// Percentiles that are shown.
 const PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 100.0];
 
-/// Turnarounds of requests.
+/// Reports the turnarounds of requests.
 #[must_use]
 pub fn load(load: &Load) -> Report {
     let all = &load.turnarounds;

@@ -31,7 +31,7 @@ pub(super) fn parts(plan: &Plan, runs: &[Run]) -> Table {
     columns.push(Column::name("Most VMM time for").key("top_exit"));
     let mut table = Table::new("Captured turnarounds by parts, in % of each part", columns);
     for (treatment, step) in all_steps(plan, runs) {
-        let Some(all) = StepParts::of(&step) else { continue };
+        let Some(all) = StepParts::from_step(&step) else { continue };
         for (name, part) in &all.parts {
             let of = |ns: u64, whole: u64| Cell::Real(percent_of(ns as f64 / whole.max(1) as f64));
             let account = |account: TimeAccount| of(part.account_ns(account), part.ns());

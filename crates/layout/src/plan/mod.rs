@@ -27,21 +27,20 @@ use worth::Scales;
 
 /// What a vCPU counts for that does not wait for memory at all.
 const MIN_WEIGHT: f64 = 0.01;
-/// Every plan makes the VMs together faster by so much, or plans could go round in circles.
+/// Every plan makes the VMs together faster by at least this much: otherwise plans could alternate for ever.
 const PROGRESS: f64 = 0.001;
 
 /// What a plan must keep to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Options {
-    /// The memory model.
     pub model: Model,
     /// Nothing is planned if no VM waits for memory so much of its time.
     pub least_waiting: f64,
-    /// A plan must make the VMs faster by so much.
+    /// A plan must make the VMs faster by at least this much.
     pub least_gain: f64,
     /// Or one of them by so much, and all together no slower.
     pub least_vm_gain: f64,
-    /// So many thousandths of each node's memory stay free.
+    /// Thousandths of each node's memory that stay free.
     pub reserve_per_mille: u64,
     /// The part of their speed that VMs lose while memory is moved.
     pub moving: f64,
@@ -66,7 +65,6 @@ impl Default for Options {
 /// What to do with the VMs of a host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The policy's name.
     pub policy: &'static str,
     /// Whether there is something to do.
     pub outcome: Outcome,
@@ -95,7 +93,7 @@ pub enum Outcome {
     },
     /// The policy wants everything as it is.
     InPlace,
-    /// What it wants is not worth it.
+    /// The gain is not worth the moves.
     LittleGain {
         /// The part by which VMs would become faster; may be negative.
         gain: f64,
@@ -107,7 +105,6 @@ pub enum Outcome {
 pub struct VmPlan {
     /// Its number in the load.
     pub id: u32,
-    /// Its name.
     pub name: String,
     /// Whether it is there yet.
     pub arrival: Arrival,
@@ -119,7 +116,6 @@ pub struct VmPlan {
     pub after: Placed,
     /// Its speed before, relative to being alone with local memory.
     pub speed_before: f64,
-    /// And after.
     pub speed_after: f64,
     /// Why it is to be there.
     pub reason: String,

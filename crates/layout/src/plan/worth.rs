@@ -22,7 +22,7 @@ pub(super) struct Layout {
     /// Where everything is after the moves.
     pub(super) after: Vec<Placed>,
     pub(super) speeds: Vec<f64>,
-    /// The part by which all VMs become faster.
+    /// The speed-up of all VMs together, as a fraction.
     pub(super) gain: f64,
 }
 

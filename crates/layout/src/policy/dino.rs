@@ -39,7 +39,7 @@ pub enum Class {
 impl Class {
     /// The class of a signature, in misses per 10,000 instructions.
     #[must_use]
-    pub fn of(signature: f64) -> Self {
+    pub fn from_signature(signature: f64) -> Self {
         match signature {
             s if s < DEVIL => Self::Turtle,
             s if s < SUPER_DEVIL => Self::Devil,
@@ -125,7 +125,9 @@ impl Dino {
     }
 
     fn class(&self, part: &Part) -> Class {
-        Class::of(self.decided.get(&(part.vm, part.number)).copied().unwrap_or_default())
+        Class::from_signature(
+            self.decided.get(&(part.vm, part.number)).copied().unwrap_or_default(),
+        )
     }
 }
 
@@ -138,7 +140,10 @@ fn replayed(signatures: &[f64]) -> f64 {
 /// The new signature if the class is to change.
 fn changed(old: f64, signatures: &[f64]) -> Option<f64> {
     let last = last(signatures);
-    let outside = last.iter().filter(|one| Class::of(**one) != Class::of(old)).count();
+    let outside = last
+        .iter()
+        .filter(|one| Class::from_signature(**one) != Class::from_signature(old))
+        .count();
     let mean = mean(last);
     (OUTSIDE <= outside && FAR < (mean - old).abs()).then_some(mean)
 }
@@ -259,7 +264,9 @@ mod test {
 
     #[test]
     fn classes_have_the_published_borders() {
-        let check = |signature, expected| assert_eq!(Class::of(signature), expected, "{signature}");
+        let check = |signature, expected| {
+            assert_eq!(Class::from_signature(signature), expected, "{signature}")
+        };
         check(0.0, Class::Turtle);
         check(14.9, Class::Turtle);
         check(15.0, Class::Devil);

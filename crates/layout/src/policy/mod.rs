@@ -13,7 +13,7 @@ pub use asym_sched::AsymSched;
 pub use dino::{Class, Dino};
 pub use simple::Simple;
 
-/// The policies' names.
+/// Names of the policies.
 pub const POLICIES: [&str; 3] = ["simple", "dino", "asymsched"];
 
 /// What chooses nodes. A policy does not know which VM is still on its way.
@@ -46,7 +46,6 @@ pub struct Part {
     pub number: usize,
     /// Where its vCPUs are now, by node; `None`: they run anywhere.
     pub home: Option<usize>,
-    /// How many vCPUs it has.
     pub vcpus: usize,
     /// So many of them are on each node now.
     pub vcpus_on: Vec<usize>,
@@ -62,7 +61,6 @@ pub struct Part {
     pub remote: f64,
     /// Misses in 10,000 instructions of each sample, the oldest first; empty where instructions are not counted.
     pub signatures: Vec<f64>,
-    /// Whether it may move.
     pub may_move: bool,
     /// Seconds that the VM has run.
     pub ran_s: f64,
@@ -86,7 +84,6 @@ pub struct Choice {
 /// What becomes of a part's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryChoice {
-    /// It stays where it is.
     Stay,
     /// It goes to the vCPUs' node, and what has no room there to the nearest.
     Follow,
@@ -95,14 +92,12 @@ pub enum MemoryChoice {
 /// What nodes have for vCPUs and memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room {
-    /// vCPUs.
     pub vcpus: Vec<usize>,
-    /// Bytes.
     pub bytes: Vec<u64>,
 }
 
 impl Choice {
-    /// Everything stays.
+    /// A choice to leave the VM where it is.
     #[must_use]
     pub fn stay(reason: impl Into<String>) -> Self {
         Self { home: None, memory: MemoryChoice::Stay, rank: usize::MAX, reason: reason.into() }

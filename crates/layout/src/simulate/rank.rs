@@ -14,18 +14,15 @@ const AS_GOOD: f64 = 0.001;
 pub struct Ranking {
     /// What they have in common.
     pub loads: &'static str,
-    /// How many there were.
     pub cases: u64,
-    /// Each policy.
     pub policies: Vec<Rank>,
 }
 
 /// How a policy did.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rank {
-    /// Its name.
     pub policy: &'static str,
-    /// So many loads it moved something in.
+    /// Loads in which it moved something.
     pub moved: u64,
     /// In so many it was the best, or as good.
     pub best: u64,

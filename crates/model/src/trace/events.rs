@@ -20,7 +20,6 @@ use crate::{Pid, Tid};
 /// A kind of slot that begins a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotKind {
-    /// Its number.
     pub number: u8,
     /// Its name in C, after `TRACE_`.
     pub c_name: &'static str,
@@ -91,7 +90,7 @@ macro_rules! trace_events {
                 }
             }
 
-            /// Writes the fields.
+            /// Writes the event's fields.
             pub fn put(&self, sink: &mut impl FieldSink) {
                 match *self {
                     $(Self::$variant $( ($payload) )? $({ $($field,)* })? => {
@@ -207,7 +206,6 @@ trace_events! { |r|
         },
     /// A task runs another program from now on.
     Exec "exec" [9] {
-        /// Who.
         task: Tid => Tid,
         /// Its new name.
         name: TaskName => Name,
@@ -215,15 +213,12 @@ trace_events! { |r|
         9 EXEC [2] => TraceEventKind::Exec { task: r.task(), name: r.name(1) },
     /// A task has a new name.
     Rename "rename" [10] {
-        /// Who.
         task: Tid => Tid,
-        /// The name.
         name: TaskName => Name,
     }
         10 RENAME [2] => TraceEventKind::Rename { task: r.task(), name: r.name(1) },
     /// A task ends.
     Exit "exit" [11] {
-        /// Who.
         task: Tid => Tid,
     }
         11 EXIT [1] => TraceEventKind::Exit { task: r.task() },
@@ -241,7 +236,6 @@ trace_events! { |r|
         task: Tid => Tid,
         /// Its number on x86-64.
         number: u16 => Number,
-        /// Whether it failed.
         failed: bool => Detail("", "failed"),
     }
         13 SYSCALL_EXIT [1] => TraceEventKind::SyscallExit {
@@ -282,13 +276,11 @@ trace_events! { |r|
         24 BLOCK_ISSUE [3] => TraceEventKind::BlockIssue(request(r)?),
     /// A request went back to the queue.
     BlockRequeue "block_requeue" [27] {
-        /// Which.
         request: u64 => Address,
     }
         25 BLOCK_REQUEUE [1] => TraceEventKind::BlockRequeue { request: r.payload(0) },
     /// A queued request is none from now on: another one does its work, too.
     BlockMerge "block_merge" [36] {
-        /// Which.
         request: u64 => Address,
     }
         29 BLOCK_MERGE [1] => TraceEventKind::BlockMerge { request: r.payload(0) },
@@ -304,9 +296,7 @@ trace_events! { |r|
     LockBegin "lock_begin" [29 30 31 32 33 37] {
         /// Who waits.
         task: Tid => Tid,
-        /// The lock's address.
         lock: u64 => Address,
-        /// What sort of lock.
         kind: LockKind => Detail,
         /// Who holds it, if the lock says so.
         owner: Option<Tid> => OtherTid,
@@ -324,7 +314,6 @@ trace_events! { |r|
     LockEnd "lock_end" [34] {
         /// Who waited.
         task: Tid => Tid,
-        /// The lock's address.
         lock: u64 => Address,
     }
         28 LOCK_END [2] => TraceEventKind::LockEnd { task: Tid(r.whole(1)?), lock: r.payload(0) },

@@ -21,7 +21,6 @@ pub enum EventColumn {
     Address,
     /// A kernel stack.
     Stack,
-    /// A program's stack.
     UserStack,
     /// A request's first sector.
     Sector,
@@ -32,7 +31,6 @@ pub enum EventColumn {
 /// Where a field is stored.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldPlace {
-    /// Its column.
     pub column: EventColumn,
     /// For a `bool`: the words for false and true. An empty word is stored as no word.
     pub words: &'static [&'static str],

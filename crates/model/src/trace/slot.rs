@@ -41,7 +41,7 @@ impl Slot {
         self.tag.to_be_bytes()[0]
     }
 
-    /// The slot's kind.
+    /// The kind of the slot.
     #[must_use]
     pub fn kind(self) -> u8 {
         self.tag.to_be_bytes()[1]

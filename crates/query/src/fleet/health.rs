@@ -21,9 +21,9 @@ const KEPT_NOTES: usize = 20_000;
 /// How long they are kept, by ten minutes.
 const NOTES_KEPT_S: i64 = 24 * 3600;
 /// Bytes of a note's subject, and of its text.
-const MOST_TEXT: usize = 512;
+const MAX_TEXT: usize = 512;
 
-/// Of a host.
+/// What a host's windows lost, and their remarks.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     collected: Series<Collected>,
@@ -89,7 +89,7 @@ impl Add for Noted {
 impl State {
     /// `None`: a column is missing, which is never so.
     pub(super) fn take_hosts(&mut self, rows: &RecordBatch, fresh: &mut Fresh) -> Option<()> {
-        let keys = Keys::of(rows)?;
+        let keys = Keys::from_batch(rows)?;
         let number = |name| numbers::<UInt64Type>(rows, name);
         let (length, samples) = (number("length_ns")?, number("samples")?);
         let (lost, missed) = (number("samples_lost")?, number("samples_missed")?);
@@ -121,7 +121,7 @@ impl State {
 
     /// `None`: a column is missing, which is never so.
     pub(super) fn take_notes(&mut self, rows: &RecordBatch, fresh: &mut Fresh) -> Option<()> {
-        let keys = Keys::of(rows)?;
+        let keys = Keys::from_batch(rows)?;
         let (subject, what) = (texts(rows, "subject")?, texts(rows, "what")?);
         let count = numbers::<UInt64Type>(rows, "count")?;
         for (row, host, began_us) in keys.of_new_windows(self, fresh) {
@@ -225,5 +225,5 @@ fn name(note: &HealthNote) -> [&str; 3] {
 }
 
 fn cut(text: &str) -> String {
-    text[..text.floor_char_boundary(MOST_TEXT)].to_owned()
+    text[..text.floor_char_boundary(MAX_TEXT)].to_owned()
 }

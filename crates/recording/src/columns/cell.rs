@@ -19,7 +19,7 @@ use crate::schema::{Presence, ValueType};
 /// Rows that are read at a time.
 const CHUNK: usize = 1 << 16;
 
-/// A value.
+/// A type of a column's values.
 pub(crate) trait Scalar: Sized {
     type Data: DataType;
     const VALUE: ValueType;
@@ -308,7 +308,7 @@ impl Text {
         self.0.as_utf8().expect("texts are checked when they are made")
     }
 
-    pub(crate) fn of(text: Option<&str>) -> Option<Self> {
+    pub(crate) fn from_text(text: Option<&str>) -> Option<Self> {
         text.map(Self::from)
     }
 }

@@ -269,7 +269,7 @@ mod test {
         check(&page(20, 20, &data(6)), Err("encoding 6"));
     }
 
-    /// What is read in another way than the Parquet crate would read it is of no use.
+    /// A check that reads the file differently from the Parquet crate is useless.
     #[test]
     fn headers_that_can_be_read_in_two_ways_are_refused() {
         let damaged = Err("the header of a page is damaged");

@@ -1,8 +1,8 @@
 //! A switch event in the spool, byte by byte.
 
 use model::{
-    CpuId, Cr3, GuestAt, GuestVirt, HostNs, KernelStack, OffCpuReason, Pid, Switch, SwitchEvent,
-    Tid, VcpuId, WaitCounters,
+    CpuId, Cr3, GuestRegisters, GuestVirt, HostNs, KernelStack, OffCpuReason, Pid, Switch,
+    SwitchEvent, Tid, VcpuId, WaitCounters,
 };
 
 /// Bytes of one event.
@@ -76,7 +76,7 @@ pub(crate) fn decode_switch(record: &[u8; SWITCH_SIZE]) -> Option<Switch> {
     let off_cpu = off_cpu_of(record[53])?;
     let flags = record[54];
     let waits = WaitCounters { halted_ns: word(1), polled_ns: word(2), runnable_ns: word(3) };
-    let guest = (flags & GUEST_VALID != 0).then(|| GuestAt {
+    let guest = (flags & GUEST_VALID != 0).then(|| GuestRegisters {
         ip: GuestVirt(word(1)),
         cr3: (flags & CR3_VALID != 0).then(|| Cr3::new(word(2))),
         fs_base: GuestVirt(word(3)),

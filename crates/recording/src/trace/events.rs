@@ -159,7 +159,7 @@ mod test {
             kind: vec![kind],
             tid: vec![tid],
             other_tid: vec![other_tid],
-            detail: vec![Text::of(detail)],
+            detail: vec![Text::from_text(detail)],
             name: vec![None],
             number: vec![number],
             address: vec![None],

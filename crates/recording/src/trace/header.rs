@@ -7,9 +7,7 @@ use model::{HostNs, MachineId, Note, TraceFilter};
 /// Facts about a trace as a whole, as `trace.json` has them. What belongs to one machine is in `model::Machine`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TraceHeader {
-    /// The writer.
     pub vmscope_version: String,
-    /// The host.
     pub hostname: String,
     /// First instant covered, on the host's clock.
     pub begin: HostNs,

@@ -40,7 +40,6 @@ pub struct TraceEvents {
     machines: usize,
     path: PathBuf,
     limit: u64,
-    /// Given so far.
     given: u64,
 }
 

@@ -59,7 +59,6 @@ struct Encoder<'a> {
     room: &'a mut [u8],
     length: usize,
     before: &'a mut Before,
-    /// The kind's tags.
     tags: &'static [u8],
 }
 

@@ -114,7 +114,7 @@ table! {
         vcpu_tids: Vec<u64> = machine.vcpu_threads.iter().map(|tid| tid.0.into()).collect(),
         clock_error_ns: Option<u64> = machine.clock_error_ns,
         path: Text = machine.path.as_str().into(),
-        ended_early: Option<Text> = Text::of(machine.ended_early.as_deref()),
+        ended_early: Option<Text> = Text::from_text(machine.ended_early.as_deref()),
     }
     read |row, columns| {
         check_id(*id, row)?;
@@ -174,7 +174,7 @@ table! {
         parent_pid: Pid = task.parent,
         name: Text = task.name.as_str().into(),
         kernel: bool = task.kernel,
-        asleep_in: Option<Text> = Text::of(task.asleep_in.as_deref()),
+        asleep_in: Option<Text> = Text::from_text(task.asleep_in.as_deref()),
         in_call: Option<u32> [added] = task.in_call.map(u32::from),
     }
     read |row, columns| Ok(TraceTask {

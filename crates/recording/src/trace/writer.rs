@@ -33,9 +33,7 @@ pub struct TraceWriter {
 /// What a finished trace holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceSummary {
-    /// Where it is.
     pub path: PathBuf,
-    /// Events.
     pub events: u64,
     /// Bytes of `events.parquet`.
     pub event_bytes: u64,

@@ -59,8 +59,8 @@ impl Wild {
                 vm: VmId(wild.below(n_vms)),
                 time: HostNs(wild.time()),
                 found: match wild.below(2) {
-                    0 => FoundMemory::OnNode { node: wild.u32(), bytes: wild.u64() },
-                    _ => FoundMemory::Unknown(wild.text()),
+                    0 => NumaReading::OnNode { node: wild.u32(), bytes: wild.u64() },
+                    _ => NumaReading::Unknown(wild.text()),
                 },
             }),
             quota_members: self.rows(|wild, _| QuotaMember {
@@ -200,8 +200,8 @@ impl Wild {
         }
     }
 
-    fn guest_at(&mut self) -> GuestAt {
-        GuestAt {
+    fn guest_at(&mut self) -> GuestRegisters {
+        GuestRegisters {
             ip: GuestVirt(self.u64()),
             cr3: self.maybe(|wild| Cr3::new(wild.u64())),
             fs_base: GuestVirt(self.u64()),
@@ -464,7 +464,7 @@ pub(crate) fn small_switches() -> [Vec<Switch>; 2] {
         Some(WaitCounters { halted_ns: 8_000_000, polled_ns: 30_000, runnable_ns: 600_000 });
     let (ip, fs_base) = (GuestVirt(0x40_1000), GuestVirt(0x7f00_0000_1000));
     let (cr3, kernel_stack) = (Some(Cr3::new(0x1234_6000)), Some(KernelStack(0x2400_004c)));
-    let guest = Some(GuestAt { ip, cr3, fs_base, cpl: 0, kernel_stack });
+    let guest = Some(GuestRegisters { ip, cr3, fs_base, cpl: 0, kernel_stack });
     let out = |off_cpu| SwitchEvent::Out {
         off_cpu,
         pid,
@@ -539,9 +539,9 @@ fn small_tables() -> Tables {
         ],
         cpu_nodes: [(0, 0), (1, 1)].map(|(cpu, node)| CpuNode { cpu: CpuId(cpu), node }).to_vec(),
         memory: vec![
-            memory(vm1, FoundMemory::OnNode { node: 0, bytes: 3 << 20 }),
-            memory(vm1, FoundMemory::OnNode { node: 1, bytes: 1 << 20 }),
-            memory(vm2, FoundMemory::Unknown("its process has ended".into())),
+            memory(vm1, NumaReading::OnNode { node: 0, bytes: 3 << 20 }),
+            memory(vm1, NumaReading::OnNode { node: 1, bytes: 1 << 20 }),
+            memory(vm2, NumaReading::Unknown("its process has ended".into())),
         ],
         vms: vec![
             vm("vm1", 2000, Guest::Mapped { via: "vsock".into(), clock }),

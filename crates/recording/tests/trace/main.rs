@@ -1,6 +1,6 @@
 //! Traces: what is written comes back, whatever happens to the folder.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 #[path = "../common/mod.rs"]
 mod common;

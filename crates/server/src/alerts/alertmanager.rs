@@ -22,10 +22,10 @@ const ENDED_S: u64 = 900;
 /// Alerts in one request.
 const MAX_AT_ONCE: usize = 64;
 /// Alerts in all.
-const MOST: usize = 4096;
+const MAX_ALERTS: usize = 4096;
 
 impl Server {
-    /// Tells an Alertmanager what is open and what is over, for ever.
+    /// Sends open and resolved findings to an Alertmanager, for ever.
     pub(super) async fn tell_alertmanager(self: Arc<Self>, poster: Poster) {
         let mut changes = self.watch.changes.subscribe();
         let mut failures = 0_u32;
@@ -63,7 +63,7 @@ impl Server {
         outcome
     }
 
-    /// What is open, then what has been over, or silenced, for a short time.
+    /// Open findings, then those that were resolved or silenced a short time ago.
     fn alerts(&self, said: &OperatorNotes, now_s: u64) -> Vec<Alert> {
         let public_url = self.config.public_url.as_deref();
         let (found, ..) = self.watch.findings();
@@ -75,7 +75,7 @@ impl Server {
         let mut alerts: Vec<Alert> = found.iter().map(alert).collect();
         alerts.retain(|alert| alert.ends_s.is_none_or(|ends_s| now_s <= ends_s + ENDED_S));
         alerts.sort_by_key(|alert| alert.ends_s.is_some());
-        alerts.truncate(MOST);
+        alerts.truncate(MAX_ALERTS);
         alerts
     }
 

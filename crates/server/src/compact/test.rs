@@ -295,7 +295,7 @@ fn what_is_packed_when() {
     assert_eq!(plan_at(&none, &many, morning), None);
     assert_eq!(plan_at(&none, &many, morning + hour), Some((60, 0, 10)));
     let pack = |slice_s| {
-        let windows = Pack::of(slice_s, many.iter().map(|(name, _)| name), &[]);
+        let windows = Pack::from_windows(slice_s, many.iter().map(|(name, _)| name), &[]);
         Packs { packs: vec![Arc::new(windows)] }
     };
     let more = names(30, 90, morning);

@@ -43,7 +43,7 @@ use crate::receive::ReceiveError;
 /// Bytes of a request that is no window.
 const MAX_REQUEST: usize = 1 << 16;
 /// Of a user's name that a proxy says.
-const MOST_NAME: usize = 100;
+const MAX_NAME: usize = 100;
 /// Until a request's JSON is there.
 const JSON_TIME: Duration = Duration::from_secs(10);
 
@@ -352,8 +352,8 @@ impl Server {
         };
         Some(match user {
             None => Err(Denied::Unknown),
-            Some(user) if has(&proxy.admin_groups) => Ok((Role::Admin, short(user, MOST_NAME))),
-            Some(user) if has(&proxy.read_groups) => Ok((Role::Read, short(user, MOST_NAME))),
+            Some(user) if has(&proxy.admin_groups) => Ok((Role::Admin, short(user, MAX_NAME))),
+            Some(user) if has(&proxy.read_groups) => Ok((Role::Read, short(user, MAX_NAME))),
             Some(_) => Err(Denied::Role),
         })
     }

@@ -22,12 +22,12 @@ use crate::{Server, log};
 pub(super) const EVERY: Duration = Duration::from_secs(3600);
 const KEPT: usize = 2;
 /// Of an object, and of what is in it.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 const MAX_UNPACKED: u64 = 4 << 30;
 const LEVEL: i32 = 3;
 
 impl Server {
-    /// Goes on from what was stored last, if anything was.
+    /// Restores the last stored state, if there is one.
     pub(super) async fn recall(&self) {
         let found = match self.stored_learned().await {
             Ok(found) => found,
@@ -57,7 +57,7 @@ impl Server {
     }
 
     async fn read_learned(&self, path: &Path, size: u64) -> Result<State> {
-        ensure!(size <= MOST_BYTES, "it has {size} bytes");
+        ensure!(size <= MAX_BYTES, "it has {size} bytes");
         let packed = self.store.get(path).await?.context("it is not there any more")?;
         tokio::task::spawn_blocking(move || unpack(&packed)).await?
     }

@@ -25,12 +25,12 @@ pub(super) struct Held {
 
 impl Ahead {
     const MAX_PACKETS: usize = 256;
-    const MOST_BYTES: usize = 4 << 20;
+    const MAX_BYTES: usize = 4 << 20;
     /// Packets that are later than that are not put in order: the clock was set.
     const LATEST_NS: u64 = 1_000_000_000;
 
     pub(super) fn has_room(&self) -> bool {
-        self.packets.len() < Self::MAX_PACKETS && self.bytes < Self::MOST_BYTES
+        self.packets.len() < Self::MAX_PACKETS && self.bytes < Self::MAX_BYTES
     }
 
     pub(super) fn add(&mut self, number: u64, held: Held) {

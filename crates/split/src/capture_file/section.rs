@@ -253,9 +253,9 @@ fn version(mut body: Fields<'_>) -> Option<(u16, u16)> {
 
 /// Of an interface, in reports.
 fn interface_name(value: &[u8]) -> String {
-    const MOST: usize = 64;
+    const MAX_CHARS: usize = 64;
     let name = String::from_utf8_lossy(value);
-    name.trim_end_matches('\0').chars().take(MOST).collect()
+    name.trim_end_matches('\0').chars().take(MAX_CHARS).collect()
 }
 
 /// Hands out the code and the value of each option.

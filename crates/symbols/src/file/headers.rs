@@ -29,7 +29,6 @@ pub(crate) struct Part {
 pub(crate) struct SymbolTable {
     /// Where its entries are.
     pub(crate) symbols: (u64, u64),
-    /// Where their names are.
     pub(crate) names: (u64, u64),
 }
 
@@ -38,7 +37,6 @@ pub(crate) struct SymbolTable {
 pub(crate) struct Headers {
     /// Entries of symbol tables have 24 bytes, not 16.
     pub(crate) is_64_bit: bool,
-    /// GNU build id.
     pub(crate) build_id: Option<BuildId>,
     /// What is loaded; executable parts first.
     pub(crate) segments: Vec<Part>,
@@ -48,9 +46,7 @@ pub(crate) struct Headers {
     pub(crate) has_full_table: bool,
     /// The sections could not be read.
     pub(crate) is_cut: bool,
-    /// `.eh_frame`.
     pub(crate) eh_frame: Option<Part>,
-    /// `.text`.
     pub(crate) text: Option<Part>,
     /// Procedure linkage tables: stubs that jump to other files' functions.
     pub(crate) stubs: Vec<Part>,

@@ -1,7 +1,8 @@
 //! Opening a file that a process named: never a device, a FIFO or a socket, and never waiting for one.
 //!
-//! The file is first taken without opening it (`O_PATH`: no driver and no other end of a pipe hears of it), then looked at,
-//! then opened through its own descriptor: what was looked at is what is read, whatever the path leads to by then.
+//! The file is first taken without opening it (`O_PATH`: no driver and no other end of a pipe hears of it), then looked
+//! at, then opened through its own descriptor: the checked file is the one that is read, even if the path now leads
+//! elsewhere.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -22,7 +23,6 @@ pub enum Place {
     /// A path below a root, `/proc/PID/root` or `/`. Neither symbolic links nor `..` lead out of the root: mapped files'
     /// paths have none, and those of a container mean something else out here.
     Below {
-        /// The root.
         root: PathBuf,
         /// The path, as the process sees it.
         path: PathBuf,

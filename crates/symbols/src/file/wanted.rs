@@ -24,7 +24,6 @@ pub(crate) struct Wanted<'a> {
 /// A function of one table, its name not read yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Candidate {
-    /// First address.
     pub(crate) start: u64,
     /// Bytes; 0 if unknown.
     pub(crate) size: u64,
@@ -48,7 +47,6 @@ impl<'a> Wanted<'a> {
         Self { addresses, functions: Vec::new(), name_bytes: 0, is_cut: false }
     }
 
-    /// The wanted addresses.
     pub(crate) fn addresses(&self) -> &'a [u64] {
         self.addresses
     }
@@ -70,7 +68,6 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Adds a function.
     pub(crate) fn push(&mut self, function: Function) {
         let bytes = self.name_bytes.saturating_add(function.name.len());
         if MAX_NAME_BYTES < bytes || MAX_KEPT <= self.functions.len() {

@@ -14,7 +14,6 @@ pub struct Step {
     pub at: Duration,
     /// Its guest; none is the host.
     pub guest: Option<String>,
-    /// What is done.
     pub action: Action,
 }
 
@@ -27,9 +26,7 @@ pub enum Action {
     Run(String),
     /// Sends a command to the guest's QEMU.
     Qmp {
-        /// The command.
         execute: String,
-        /// Its arguments.
         arguments: Option<Value>,
         /// The event that tells that it is done; without it, QEMU's answer.
         until: Option<String>,

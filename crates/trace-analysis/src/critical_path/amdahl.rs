@@ -13,9 +13,7 @@ use crate::timeline::{Slice, TaskId, Timeline, Work};
 /// Something that could be made shorter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Improvement {
-    /// What.
     pub target: Target,
-    /// How long it is on the path.
     pub on_path_ns: u64,
     /// How long the path waits for CPUs that the part needs: it goes with the part.
     pub cpu_waits_ns: u64,

@@ -55,7 +55,7 @@ pub use walk::critical_path;
 /// What is to be explained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scope {
-    /// The task whose end (or whose state at `end`) is explained.
+    /// The task to explain: its end, or its state at `end`.
     pub task: TaskId,
     /// The path is followed back to here, if need be into tasks that are older than `task`.
     pub begin: HostNs,
@@ -77,7 +77,6 @@ pub enum Locks {
 /// The path: segments that touch, in time order, from `begin` to `end`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CriticalPath {
-    /// What it explains.
     pub scope: Scope,
     /// Its segments. Empty only when the range is.
     pub segments: Vec<PathSegment>,
@@ -86,9 +85,7 @@ pub struct CriticalPath {
 /// A stretch of the path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathSegment {
-    /// Begin.
     pub begin: HostNs,
-    /// End.
     pub end: HostNs,
     /// Whose it is. For a disk's: the task that made the request.
     pub task: TaskId,
@@ -101,7 +98,7 @@ pub struct PathSegment {
 /// Why the path came from one segment to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Via {
-    /// The path begins here, or the same task goes on.
+    /// The path begins here, or stays with the same task.
     Itself,
     /// The task of the segment before woke this one.
     Woken {
@@ -128,7 +125,6 @@ pub enum Via {
 pub enum PathActivity {
     /// The task has a CPU.
     Running {
-        /// Which.
         cpu: u32,
         /// What the CPU executed, with ns: adds up to the segment's length.
         work: Vec<(Work, u64)>,
@@ -147,14 +143,12 @@ pub enum PathActivity {
     DiskQueue {
         /// Row of `Timeline::disks`.
         disk: u32,
-        /// What it asks for.
         op: BlockOp,
     },
     /// A disk works on a request.
     Disk {
         /// Row of `Timeline::disks`.
         disk: u32,
-        /// What it asks for.
         op: BlockOp,
     },
     /// It sleeps until an interrupt wakes it.
@@ -175,12 +169,11 @@ pub enum PathActivity {
         /// The system call it is in.
         syscall: Option<u16>,
     },
-    /// Nothing is known.
     Unknown,
 }
 
 impl PathSegment {
-    /// Its length.
+    /// The segment's length.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.end.since(self.begin)

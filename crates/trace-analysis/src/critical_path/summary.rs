@@ -27,7 +27,7 @@ pub struct Summary {
     pub names: Vec<NameShare>,
     /// By process, longest first.
     pub processes: Vec<ProcessShare>,
-    /// Who had the CPU during `Category::CpuWait`, by name and longest first; `None`: idle, or not known.
+    /// Tasks that had the CPU during `Category::CpuWait`, by name, longest first; `None`: idle, or not known.
     pub behind: Vec<(Option<String>, u64)>,
     /// The path's time in tasks that the explained task did not start (the kernel's own among them), by name, longest
     /// first.
@@ -39,11 +39,8 @@ pub struct Summary {
 /// A part of the path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share<T> {
-    /// What.
     pub of: T,
-    /// How long.
     pub ns: u64,
-    /// In how many segments.
     pub segments: u64,
 }
 
@@ -66,13 +63,11 @@ pub enum Category {
     Disk(String, BlockOp),
     /// A disk, by an unknown request.
     UnknownDisk,
-    /// A timer.
     Timer,
     /// A timer, in a loop of short sleeps: what the loop waits for is not known.
     Polling,
     /// A lock whose holder is not on the path.
     Lock,
-    /// The network.
     Network,
     /// Another interrupt.
     Interrupt(Interrupt),
@@ -80,7 +75,6 @@ pub enum Category {
     Stopped,
     /// A sleep that is not over when the trace ends, by system call.
     NotOver(Option<u16>),
-    /// Unknown.
     Unknown,
 }
 
@@ -99,16 +93,13 @@ pub struct NameShare {
     pub cpu_wait_ns: u64,
     /// Disks for it, their queues included.
     pub disk_ns: u64,
-    /// Everything else.
     pub other_ns: u64,
-    /// How many processes of the name.
     pub processes: u64,
 }
 
 /// A process' part of the path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessShare {
-    /// The process.
     pub pid: Pid,
     /// When its first task on the path began: tells processes of one id apart.
     pub begin: HostNs,

@@ -72,7 +72,6 @@ struct Walk<'a> {
 /// A wait that the walk explains by what another task does.
 #[derive(Debug, Clone, Copy)]
 struct Visit {
-    /// Who waits.
     waiting: TaskId,
     /// Since when, or since the wait around it began.
     since: HostNs,

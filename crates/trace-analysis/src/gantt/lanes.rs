@@ -22,10 +22,9 @@ pub struct Lanes {
     pub left_out: u64,
 }
 
-/// A lane.
+/// A lane of a drawing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lane {
-    /// Whose.
     pub of: LaneOf,
     /// How many ancestors above have lanes.
     pub depth: u32,
@@ -45,7 +44,6 @@ pub enum LaneOf {
     Vcpu(u32),
     /// Row of `Timeline::disks`.
     Disk(u32),
-    /// A task.
     Task(TaskId),
 }
 
@@ -149,7 +147,7 @@ fn in_order(timeline: &Timeline, range: &Range<HostNs>, chosen: &BTreeSet<TaskId
     lanes
 }
 
-/// The first line from `first` on whose last task has ended, or a new one; `ends` says when that was, by line.
+/// The first line from `first` on that is free, or a new one; `ends` says when that was, by line.
 fn free_line(ends: &mut Vec<HostNs>, first: u32, life: Range<HostNs>) -> u32 {
     let first = (first as usize).min(ends.len());
     let near = ends[first..].iter().take(NEAR_LINES);

@@ -34,16 +34,14 @@ pub use pyramid::{Level, Pyramid, pyramid};
 /// Whose time to draw.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
-    /// A machine's.
     pub timeline: &'a Timeline,
     /// Of a VM: what its host says of it, where that is known.
     pub host_side: Option<&'a HostSide>,
 }
 
-/// What to draw.
+/// What a drawing shows, and of which time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
-    /// The time.
     pub range: Range<HostNs>,
     /// How many columns are there to draw it in; at least 1.
     pub columns: usize,
@@ -86,16 +84,13 @@ pub enum Activity {
     Halted,
     /// CPU, disk: nothing.
     Idle,
-    /// Not known.
     Unknown,
 }
 
 /// A stretch of a lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// Begin.
     pub begin: HostNs,
-    /// End.
     pub end: HostNs,
     /// How many neighbours it was made of: exact when 1.
     pub segments: u64,

@@ -35,7 +35,7 @@ pub use thief::{Thief, Thieves};
 enum Thread {
     /// It has a pCPU.
     Running,
-    /// It could run and has none. The host's task that had the pCPU meanwhile; `None`: idle, or not known.
+    /// It could run and has none. The host's task that had the pCPU in that time; `None`: idle, or not known.
     Stolen(Option<TaskId>),
     /// It sleeps (or is stopped).
     Asleep,
@@ -64,11 +64,8 @@ pub enum VcpuState {
 /// A stretch of a guest CPU's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VcpuSegment {
-    /// Begin.
     pub begin: HostNs,
-    /// End.
     pub end: HostNs,
-    /// What it was.
     pub state: VcpuState,
 }
 
@@ -79,16 +76,13 @@ pub struct Share {
     pub running_ns: u64,
     /// It waited for one, by who had it.
     pub stolen: BTreeMap<Option<TaskId>, u64>,
-    /// It slept.
     pub asleep_ns: u64,
-    /// Not known.
     pub unknown_ns: u64,
 }
 
 /// A guest's CPU. The three parts add up to the trace's length.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CpuSide {
-    /// Its number.
     pub number: u32,
     /// The host's thread that runs it; `None`: not known.
     pub thread: Option<Tid>,
@@ -118,7 +112,6 @@ pub struct HostSide {
 /// The time of tasks that belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SideRow {
-    /// Who.
     pub key: Key,
     /// Its tasks, ascending.
     pub tasks: Vec<TaskId>,
@@ -288,7 +281,7 @@ impl CpuSide {
 }
 
 impl VcpuSegment {
-    /// Its length.
+    /// The segment's length.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.end.since(self.begin)
@@ -307,7 +300,7 @@ impl VcpuState {
 }
 
 impl Share {
-    /// All of it.
+    /// The sum of all states.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
         let parts = [self.stolen_ns(), self.asleep_ns, self.unknown_ns];
@@ -320,7 +313,7 @@ impl Share {
         self.stolen.values().fold(0, |sum, ns| sum.saturating_add(*ns))
     }
 
-    /// Adds another's.
+    /// Adds another's times.
     pub fn merge(&mut self, other: &Self) {
         grow(&mut self.running_ns, other.running_ns);
         grow(&mut self.asleep_ns, other.asleep_ns);

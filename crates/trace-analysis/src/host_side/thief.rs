@@ -19,12 +19,7 @@ pub enum Thief {
     /// Another VM of the trace, by its name.
     Vm(String),
     /// Any other process of the host.
-    Process {
-        /// Its name.
-        name: String,
-        /// Its id.
-        pid: Pid,
-    },
+    Process { name: String, pid: Pid },
     /// The host's kernel, by its task's name.
     Kernel(String),
     /// Idle, or not known.
@@ -60,7 +55,7 @@ impl<'a> Thieves<'a> {
         sums
     }
 
-    /// Who had the pCPU, by the host's task that had it.
+    /// Classifies a task of the host that had the pCPU.
     #[must_use]
     pub fn who(&self, by: Option<TaskId>) -> Thief {
         let known = by.and_then(|by| Some((by, self.host.tasks.get(by.index())?)));

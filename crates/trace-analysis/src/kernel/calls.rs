@@ -14,7 +14,6 @@ pub enum CallClass {
     File,
     /// Processes and threads: making, ending, waiting for them, their rights and scheduling.
     Process,
-    /// Memory.
     Memory,
     /// Sockets.
     Network,
@@ -24,7 +23,6 @@ pub enum CallClass {
     Poll,
     /// Clocks, timers, sleeping.
     Time,
-    /// Signals.
     Signal,
     /// The system as a whole: modules, keys, BPF, performance events...
     System,

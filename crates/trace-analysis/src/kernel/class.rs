@@ -14,21 +14,17 @@ pub enum Class {
     Calls(CallClass),
     /// Page faults whose end was seen.
     Faults,
-    /// Page faults whose end was not seen: their length is an estimate.
+    /// Page faults without a recorded end: their length is an estimate.
     EstimatedFaults,
     /// Devices' interrupts.
     Devices,
-    /// Softirqs.
     Softirqs,
     /// The CPUs' own interrupts: timers, calls of other CPUs.
     Vectors,
-    /// The kernel's own tasks.
     KernelTasks,
     /// VMs' CPUs: guests' code, and the host's handling of their exits. Which of the two is not known.
     Vcpus,
-    /// Nothing.
     Idle,
-    /// Not known.
     Unknown,
 }
 
@@ -37,25 +33,16 @@ pub enum Class {
 pub enum ClassGroup {
     /// Programs' own code.
     User,
-    /// File system calls.
     FileCalls,
-    /// Process system calls.
     ProcessCalls,
-    /// Memory system calls.
     MemoryCalls,
-    /// All other system calls.
     OtherCalls,
     /// Page faults.
     Faults,
-    /// Interrupts.
     Interrupts,
-    /// The kernel's own tasks.
     KernelTasks,
-    /// VMs' CPUs.
     Vcpus,
-    /// Nothing.
     Idle,
-    /// Not known.
     Unknown,
 }
 

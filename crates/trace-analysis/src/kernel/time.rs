@@ -33,11 +33,9 @@ pub struct KernelTime {
 /// Times of tasks that belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimesRow {
-    /// Who.
     pub key: Key,
     /// Its tasks, ascending.
     pub tasks: Vec<TaskId>,
-    /// Its times.
     pub times: Times,
 }
 
@@ -46,9 +44,7 @@ pub struct TimesRow {
 pub struct CallRow {
     /// Its number on x86-64.
     pub number: u16,
-    /// Its name.
     pub name: String,
-    /// What it is about.
     pub class: CallClass,
     /// How many, how many failed, how long from entry to exit.
     pub calls: Calls,
@@ -57,13 +53,13 @@ pub struct CallRow {
 }
 
 impl Times {
-    /// All of it.
+    /// The sum of all classes.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
         sum(self.work.values())
     }
 
-    /// In the kernel.
+    /// Time in the kernel.
     #[must_use]
     pub fn kernel_ns(&self) -> u64 {
         let kernel = self.work.iter().filter(|(work, _)| Class::from_work(**work).is_kernel());
@@ -82,7 +78,7 @@ impl Times {
         self.by(|work| Class::from_work(work).group())
     }
 
-    /// Adds another's.
+    /// Adds another's times.
     pub fn merge(&mut self, other: &Self) {
         other.work.iter().for_each(|(work, ns)| self.add(*work, *ns));
     }
@@ -200,7 +196,7 @@ fn sum<'a>(parts: impl IntoIterator<Item = &'a u64>) -> u64 {
 }
 
 impl Calls {
-    /// Adds another's.
+    /// Adds another's times.
     pub fn merge(&mut self, other: &Self) {
         self.count = self.count.saturating_add(other.count);
         self.failed = self.failed.saturating_add(other.failed);

@@ -38,11 +38,8 @@ impl TaskId {
 /// The timeline of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Timeline {
-    /// Which machine.
     pub machine: MachineId,
-    /// Begin of the trace.
     pub begin: HostNs,
-    /// Its end.
     pub end: HostNs,
     /// Every task that was there, in the order it was first seen. Idle tasks are none.
     pub tasks: Vec<Task>,
@@ -59,9 +56,7 @@ pub struct Timeline {
 /// A thread, from its fork (or the trace's begin) to its exit (or the trace's end).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
-    /// Thread id.
     pub tid: Tid,
-    /// Process id.
     pub pid: Pid,
     /// The task that made it; unknown for tasks from before the trace, whose parent process is `parent_pid`.
     pub parent: Option<TaskId>,
@@ -88,20 +83,15 @@ pub struct Task {
 /// A stretch of a task's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Begin.
     pub begin: HostNs,
-    /// End.
     pub end: HostNs,
-    /// What it did.
     pub state: State,
 }
 
 /// What a task does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It has a CPU.
     Running {
-        /// Which.
         cpu: u32,
     },
     /// It could run and has no CPU.
@@ -109,7 +99,6 @@ pub enum State {
         /// Lost the CPU while it could go on; else it was woken (or made).
         preempted: bool,
     },
-    /// It sleeps.
     Asleep(Sleep),
     /// It is stopped or traced.
     Stopped {
@@ -146,29 +135,23 @@ pub struct Sleep {
 pub struct LockWait {
     /// The lock's address.
     pub lock: u64,
-    /// Its sort.
     pub kind: LockKind,
     /// Who held it when the wait began, and the system call the holder was in then.
     pub owner: Option<(TaskId, Option<u16>)>,
-    /// Where.
     pub stack: Option<TraceStack>,
 }
 
 /// Who woke a task, and when it began to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waker {
-    /// When.
     pub time: HostNs,
-    /// Who.
     pub by: WokenBy,
 }
 
 /// Who woke a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WokenBy {
-    /// A task.
     Task(TaskId),
-    /// An interrupt.
     Interrupt(Interrupt),
     /// The completion of this request (within an interrupt or not).
     Request {
@@ -186,9 +169,7 @@ pub enum WokenBy {
 pub struct Request {
     /// Row of `Timeline::disks`.
     pub disk: u32,
-    /// What.
     pub op: model::BlockOp,
-    /// Bytes.
     pub bytes: u32,
     /// When it was queued (or issued at once).
     pub queued: HostNs,
@@ -218,10 +199,9 @@ impl Sleep {
     }
 }
 
-/// A CPU.
+/// What a CPU did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cpu {
-    /// Its number.
     pub number: u32,
     /// What it did, from the trace's begin to its end without gaps.
     pub slices: Slices,
@@ -230,9 +210,7 @@ pub struct Cpu {
 /// A stretch of a CPU's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// Begin.
     pub begin: HostNs,
-    /// End.
     pub end: HostNs,
     /// The task that has the CPU; `None`: idle, or unknown when `work` says so.
     pub task: Option<TaskId>,
@@ -243,7 +221,6 @@ pub struct Slice {
 /// What a CPU executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Work {
-    /// Nothing.
     Idle,
     /// A program's own code.
     User,
@@ -256,7 +233,6 @@ pub enum Work {
         /// Its end was not seen: its length is the machine's `fault_estimate_ns`, cut at the next event.
         estimated: bool,
     },
-    /// An interrupt.
     Interrupt(Interrupt),
     /// One of the kernel's own tasks.
     KernelTask,
@@ -264,7 +240,7 @@ pub enum Work {
     Unknown,
 }
 
-/// A disk.
+/// A disk and its requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Disk {
     /// The kernel's `dev_t`.
@@ -282,13 +258,10 @@ pub struct Disk {
 /// System calls of one number made by one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Calls {
-    /// How many.
     pub count: u64,
-    /// How many of them failed.
     pub failed: u64,
     /// From entry to exit, running or not, in ns; up to the end of the task's life where no exit was seen.
     pub ns: u64,
-    /// The longest.
     pub longest_ns: u64,
 }
 
@@ -313,7 +286,7 @@ impl Timeline {
         crate::span::slices(self, cpu, range)
     }
 
-    /// Its length.
+    /// The segment's length.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.end.since(self.begin)
@@ -335,7 +308,7 @@ impl Task {
 }
 
 impl Segment {
-    /// Its length.
+    /// The slice's length.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.end.since(self.begin)
@@ -343,7 +316,7 @@ impl Segment {
 }
 
 impl Slice {
-    /// Its length.
+    /// The request's length.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.end.since(self.begin)

@@ -1,4 +1,4 @@
-//! What system calls wait for, for sleeps whose stacks do not tell.
+//! What system calls wait for, where the stack of a sleep does not say it.
 
 use super::cause::Cause;
 

@@ -9,7 +9,6 @@ pub enum Cause {
     CpuWoken,
     /// A CPU, after it lost one that it could have kept using.
     CpuPreempted,
-    /// A disk, to read.
     DiskRead,
     /// A disk, to write; also held back until the disk's queue is shorter.
     DiskWrite,
@@ -49,15 +48,12 @@ pub enum Cause {
     AsyncIo,
     /// Something to read from an eventfd, inotify, the kernel's log, a device...
     Event,
-    /// A time to come.
     Timer,
     /// A child's end.
     Child,
     /// A vfork's child, which uses the parent's memory.
     Vfork,
-    /// A signal.
     Signal,
-    /// A terminal.
     Terminal,
     /// A page fault that no disk is known to be needed for (userfaultfd, a page under migration, the host's paging).
     PageFault,
@@ -75,26 +71,21 @@ pub enum Cause {
     KernelIdle,
     /// Nothing: it is stopped, traced or frozen.
     Stopped,
-    /// Not known.
     Unknown(Unknown),
 }
 
 /// Causes that belong together, as they are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
-    /// A CPU.
     Cpu,
     /// A disk, or what in turn waits for one: journal, writeback, throttling.
     Disk,
-    /// A file server.
     FileServer,
-    /// An inode's lock.
     InodeLock,
     /// Other locks of the kernel.
     OtherLocks,
     /// Other tasks, other machines, the user.
     Others,
-    /// Time to pass.
     Timer,
     /// The kernel itself: memory, its own work, ends of tasks.
     Kernel,
@@ -102,7 +93,6 @@ pub enum Group {
     Idle,
     /// Stopped: no waiting time.
     Stopped,
-    /// Not known.
     Unknown,
 }
 
@@ -129,27 +119,20 @@ pub enum LockClass {
     Mounts,
     /// A file system's own locks.
     FileSystem,
-    /// A journal's own locks.
     Journal,
     /// sysfs, cgroupfs and the like.
     Kernfs,
     /// An open file's position.
     FilePosition,
-    /// A block device.
     BlockDevice,
-    /// A pipe.
     Pipe,
-    /// A socket.
     Socket,
     /// Network configuration (`rtnl_mutex`, namespaces).
     Network,
-    /// An epoll file.
     Epoll,
-    /// A terminal.
     Terminal,
     /// A process as a whole (`exec_update_lock`, `cred_guard_mutex`).
     Process,
-    /// Control groups.
     Cgroup,
     /// Memory management as a whole (per-CPU memory, swap, compaction).
     MemoryManagement,
@@ -311,7 +294,7 @@ impl Cause {
 }
 
 impl Group {
-    /// In the order in which they are shown.
+    /// In the order of the output.
     pub const ALL: [Self; 11] = [
         Self::Cpu,
         Self::Disk,

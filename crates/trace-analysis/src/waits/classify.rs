@@ -34,7 +34,6 @@ pub struct Classifier {
 /// What a task waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait<'a> {
-    /// The cause.
     pub cause: Cause,
     /// The kernel function that decided; for a lock the one that wants it. For an unrecognised stack its innermost
     /// functions. Empty without a stack.
@@ -50,17 +49,14 @@ pub enum Evidence {
     State,
     /// A lock's events.
     Lock,
-    /// The stack.
     Stack,
-    /// The request whose completion woke it.
+    /// The completed request that woke it.
     Request,
     /// The kernel counts it as waiting for I/O.
     IoWait,
-    /// Its system call.
     Syscall,
     /// It handles a page fault.
     Fault,
-    /// There is no evidence.
     Nothing,
 }
 
@@ -204,7 +200,7 @@ impl Classifier {
         }
     }
 
-    /// A wait whose stack is missing or does not decide.
+    /// A wait with a stack that is missing or ambiguous.
     fn by_less(
         &self,
         sleep: &Sleep,

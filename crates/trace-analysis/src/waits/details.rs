@@ -12,7 +12,6 @@ use crate::timeline::{LockWait, Sleep, State, TaskId, Timeline, Waker, WokenBy, 
 /// Waits that are alike.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Detail {
-    /// The cause.
     pub cause: Cause,
     /// The kernel function that tells; see `Wait::function`.
     pub function: String,
@@ -25,18 +24,14 @@ pub struct Detail {
 /// A lock that was waited for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LockDetail {
-    /// Its address.
     pub address: u64,
-    /// Its kind.
     pub kind: LockKind,
-    /// Who held it.
     pub holder: Option<Holder>,
 }
 
 /// Who holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
-    /// Its name.
     pub name: String,
     /// The system call it was in, by its number on x86-64; `None`: none, or not known.
     pub syscall: Option<u16>,

@@ -13,7 +13,6 @@ const FINE: u64 = 32;
 /// The lengths of waits for one cause.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lengths {
-    /// How many.
     pub count: u64,
     /// The longest: its length, begin and task; the first of several.
     pub longest: Option<(u64, HostNs, TaskId)>,

@@ -4,33 +4,29 @@ use std::collections::BTreeMap;
 
 use super::cause::{Cause, Group};
 
-/// Stretches of time.
+/// The number and the length of waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sum {
-    /// How many.
     pub count: u64,
-    /// How long in total.
     pub ns: u64,
-    /// The longest.
     pub longest_ns: u64,
 }
 
 /// A task's life within the trace, or the sum of several's.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Life {
-    /// On a CPU.
     pub running: Sum,
     /// Not on a CPU, by cause; stopped and unknown are among them.
     pub causes: BTreeMap<Cause, Sum>,
 }
 
 impl Sum {
-    /// One more stretch.
+    /// Adds a wait.
     pub fn add(&mut self, ns: u64) {
         self.merge(&Self { count: 1, ns, longest_ns: ns });
     }
 
-    /// Another sum's stretches.
+    /// Adds another's waits.
     pub fn merge(&mut self, other: &Self) {
         self.count = self.count.saturating_add(other.count);
         self.ns = self.ns.saturating_add(other.ns);
@@ -65,7 +61,7 @@ impl Life {
         if waiting == 0 { 0.0 } else { self.unknown().ns as f64 / waiting as f64 }
     }
 
-    /// By group.
+    /// Sums by group of causes.
     #[must_use]
     pub fn groups(&self) -> BTreeMap<Group, Sum> {
         let mut groups: BTreeMap<Group, Sum> = BTreeMap::new();
@@ -83,7 +79,7 @@ impl Life {
         causes
     }
 
-    /// Adds another's.
+    /// Adds another's times.
     pub fn merge(&mut self, other: &Self) {
         self.running.merge(&other.running);
         for (cause, sum) in &other.causes {

@@ -9,7 +9,6 @@ use crate::timeline::{TaskId, Timeline};
 /// Lives of tasks that belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// Who.
     pub key: Key,
     /// Its tasks, ascending.
     pub tasks: Vec<TaskId>,

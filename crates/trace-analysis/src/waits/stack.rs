@@ -63,7 +63,6 @@ pub(super) enum Finding {
     Page,
     /// Only the surrounding operation is known.
     Within(Cause),
-    /// Nothing.
     Nothing,
 }
 

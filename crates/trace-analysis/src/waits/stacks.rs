@@ -12,13 +12,11 @@ use crate::timeline::{State, TaskId, Timeline};
 /// Where time was waited away.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WaitStack<'a> {
-    /// The process' name.
     pub process: String,
     /// Functions of its program, outermost first; none where user stacks were not traced, or it has no program.
     pub user: Vec<&'a str>,
     /// Kernel functions, outermost first; none where no stack was taken.
     pub kernel: Vec<&'a str>,
-    /// What for.
     pub cause: Cause,
 }
 

@@ -1,4 +1,4 @@
-//! In a guest whose host drains its rings: which of its pages the rings lie in.
+//! In a guest, while the host drains its rings: which of its pages the rings lie in.
 
 mod pages;
 

@@ -31,9 +31,7 @@ pub struct TscScale {
 /// An instant on both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockSample {
-    /// The guest's.
     pub guest_ns: u64,
-    /// The host's.
     pub host: HostNs,
     /// How far from it the truth may be, ns.
     pub error_ns: u64,

@@ -16,7 +16,6 @@ pub const MAX_PAGES: usize = 1 << 20;
 pub struct Region {
     /// Its first page's number.
     pub first_page: u64,
-    /// Pages.
     pub pages: u64,
     /// Where it lies in the VM's process.
     pub address: u64,
@@ -25,9 +24,7 @@ pub struct Region {
 /// What a guest says about where its rings lie.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Claim {
-    /// Slots of each ring.
     pub slots_per_ring: usize,
-    /// Rings.
     pub rings: usize,
     /// Pages of the array of `struct trace_ring`.
     pub heads: Vec<u64>,
@@ -38,22 +35,15 @@ pub struct Claim {
 /// Why a guest's rings can't be where it says.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// Sizes out of bounds.
     #[error("it claims {rings} rings of {slots} slots")]
     Size {
-        /// Rings.
         rings: usize,
         /// Slots of each.
         slots: usize,
     },
     /// Fewer or more pages than that takes.
     #[error("it names {claimed} pages for rings of {needed}")]
-    Pages {
-        /// What it says.
-        claimed: usize,
-        /// What its sizes need.
-        needed: usize,
-    },
+    Pages { claimed: usize, needed: usize },
     /// A page that is none of its memory, or that it can't write itself.
     #[error("page {0:#x} is not in the memory it can write")]
     Page(u64),

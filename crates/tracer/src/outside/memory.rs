@@ -16,7 +16,6 @@ pub enum MemoryError {
     /// Its process is gone.
     #[error("the VM's process has ended")]
     Gone,
-    /// Not allowed.
     #[error("reading the VM's memory is not allowed (it needs root, or CAP_SYS_PTRACE)")]
     Refused,
     /// The memory is not where it was.
@@ -54,7 +53,7 @@ impl ProcessMemory {
         }
     }
 
-    /// The open file.
+    /// The open file of the VMM's memory.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
@@ -82,7 +81,6 @@ fn whole(copied: Result<usize, Errno>, wanted: usize) -> Result<(), MemoryError>
 pub struct GuestRings<'a> {
     /// `/proc/PID/mem` of the VM's process.
     pub memory: &'a File,
-    /// Slots of each ring.
     pub slots_per_ring: usize,
     /// Where they lie. Pages that it lacks can't be read.
     pub addresses: &'a Addresses,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use analysis::steal::hundredths;
 use model::{TimeAccount, VmId};
 use serde_json::{Value, json};
-use split::{Part, PartSum, Spent, Split, TimeAxis, WorkTime};
+use split::{Part, PartSum, Split, TimeAxis, TimeSpent, WorkTime};
 
 use crate::steal::{RARE, time_json};
 use crate::vcpu_time::VcpuTime;
@@ -64,7 +64,7 @@ impl SplitRecording<'_> {
 
     /// What parts went to, in per cent which add up to 100. What is rare has a column when it happened.
     fn times(&self, sums: &[Sum]) -> Table {
-        let all = |of: &dyn Fn(&Spent) -> u64| sums.iter().any(|(.., sum)| 0 < of(&sum.spent));
+        let all = |of: &dyn Fn(&TimeSpent) -> u64| sums.iter().any(|(.., sum)| 0 < of(&sum.spent));
         let mut shown: Vec<bool> = TimeAccount::ALL
             .map(|account| {
                 !RARE.contains(&account) || all(&|spent| spent.balance.accounts.get(account))
@@ -140,7 +140,7 @@ impl SplitRecording<'_> {
         object
     }
 
-    fn spent_json(&self, vm: Option<VmId>, spent: &Spent) -> Value {
+    fn spent_json(&self, vm: Option<VmId>, spent: &TimeSpent) -> Value {
         json!({
             "vm": self.vm_name(vm).map(crate::recording::cleaned),
             "ns": spent.total_ns(),
@@ -174,7 +174,7 @@ impl SplitRecording<'_> {
 }
 
 /// Accounts in their order, then what no account has.
-fn spent_ns(spent: &Spent) -> Vec<u64> {
+fn spent_ns(spent: &TimeSpent) -> Vec<u64> {
     let accounts = spent.balance.accounts.all().into_iter();
     accounts.chain([spent.outside_ns, spent.no_vm_ns]).collect()
 }

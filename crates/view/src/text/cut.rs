@@ -6,7 +6,6 @@ const CUT: char = '…';
 /// Which part of a long name is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// The start.
     Start,
     /// The end of a path, the start of anything else.
     PathEnd,

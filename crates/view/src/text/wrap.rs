@@ -2,7 +2,7 @@
 
 use super::Width;
 
-/// Lines no longer than the terminal's, broken between words but not before a `%`; those that go on are indented.
+/// Lines no longer than the terminal's, broken between words but not before a `%`; continuation lines are indented.
 #[must_use]
 pub fn wrapped(text: &str, width: Width) -> String {
     let columns = width.columns().unwrap_or(usize::MAX);

@@ -11,7 +11,6 @@ const TITLES: [&str; 4] = ["a", "b", "b - a", "b / a"];
 /// A trace that is compared.
 #[derive(Debug)]
 pub struct Side<'a> {
-    /// What to call it.
     pub name: &'a str,
     /// Its machine, with all findings of the command or of everyone.
     pub context: Context<'a>,
@@ -44,7 +43,7 @@ pub fn compare_csv(a: &Side<'_>, b: &Side<'_>) -> String {
     all.csv()
 }
 
-/// The documented object.
+/// The comparison as the documented JSON object.
 #[must_use]
 pub fn compare_json(a: &Side<'_>, b: &Side<'_>) -> Value {
     let found = compared(a, b);

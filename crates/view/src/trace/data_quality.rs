@@ -79,7 +79,7 @@ fn left_out(context: &Context<'_>) -> Option<String> {
     Some(format!("{switches}; {meaning}"))
 }
 
-/// `no events`, or how many, of which kinds, and what they make doubtful.
+/// `no events`, or the number of lost events, their kinds, and which figures they affect.
 fn lost<'a>(kinds: impl Iterator<Item = (&'a str, u64)>) -> String {
     let mut by_kind: BTreeMap<&str, u64> = BTreeMap::new();
     for (kind, count) in kinds.filter(|(_, count)| 0 < *count) {

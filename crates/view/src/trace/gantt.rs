@@ -10,7 +10,7 @@ use super::{Context, labels};
 use crate::{Keep, Part, Width, clean, counted, cut, length};
 
 const NAME_CHARS: usize = 24;
-const LEAST_COLUMNS: usize = 40;
+const MIN_COLUMNS: usize = 40;
 /// For what is no terminal.
 const COLUMNS: usize = 100;
 
@@ -24,7 +24,7 @@ const VCPU_LEGEND: &str =
 pub(super) fn parts(context: &Context<'_>, width: Width) -> Vec<Part> {
     let findings = &context.findings;
     let columns = width.columns().unwrap_or(COLUMNS);
-    let columns = columns.saturating_sub(NAME_CHARS + 2).max(LEAST_COLUMNS);
+    let columns = columns.saturating_sub(NAME_CHARS + 2).max(MIN_COLUMNS);
     let view = View { range: findings.range(), columns };
     let Lanes { lanes, idle_tasks, left_out } = selected(context);
     let (from, to) = (view.range.start, view.range.end);

@@ -11,7 +11,7 @@ use crate::{Keep, Report, clean, counted, cut, grouped, length, seconds};
 /// Characters of the command's words at most.
 const COMMAND_CHARS: usize = 60;
 
-/// For people.
+/// The heading of a report.
 pub(super) fn report(context: &Context<'_>) -> Report {
     let mut report = facts(context);
     let shown = match &context.findings.selection {
@@ -63,8 +63,8 @@ pub(super) fn facts(context: &Context<'_>) -> Report {
     report
 }
 
-/// The filters that left out events of this machine. Where VMs were traced, those that name VMs are of the host, and the
-/// others of the VMs.
+/// The filters that left out events of this machine. If VMs were traced, those that name VMs belong to the host, the
+/// others to the VMs.
 pub(super) fn filters<'a>(context: &'a Context<'_>) -> impl Iterator<Item = &'a TraceFilter> {
     let filters = context.about.filters.iter();
     let is_vm = |filter: &TraceFilter| matches!(filter, TraceFilter::Vm(_));
@@ -101,7 +101,7 @@ fn command_line(context: &Context<'_>) -> Option<String> {
     Some(format!("{words} (pid {}), {ended}, {took}", ran.task))
 }
 
-/// For JSON.
+/// The heading as JSON.
 pub(super) fn object(context: &Context<'_>) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("version".into(), JSON_VERSION.into());

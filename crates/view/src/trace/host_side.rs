@@ -189,7 +189,7 @@ fn clock_warning(context: &Context<'_>) -> Option<String> {
     ))
 }
 
-/// Everything.
+/// The host's side as JSON.
 pub(super) fn json(context: &Context<'_>) -> Option<Value> {
     let host = context.findings.host.as_ref()?;
     let cpu = |cpu: &CpuSide| {

@@ -63,13 +63,10 @@ pub enum View {
 /// Facts about the trace as a whole.
 #[derive(Debug, Clone, Copy)]
 pub struct About<'a> {
-    /// The writer.
     pub vmscope_version: &'a str,
-    /// The host's name.
     pub hostname: &'a str,
     /// First instant of the trace.
     pub begin: HostNs,
-    /// Its last instant.
     pub end: HostNs,
     /// Its first instant in ns since 1970.
     pub begin_unix_ns: u64,
@@ -77,7 +74,7 @@ pub struct About<'a> {
     pub complete: bool,
     /// What it was limited to.
     pub filters: &'a [TraceFilter],
-    /// What was dropped besides events, by name.
+    /// Other dropped data, by name.
     pub counters: &'a BTreeMap<String, u64>,
     /// What the user should know.
     pub notes: &'a [Note],
@@ -90,7 +87,6 @@ pub struct About<'a> {
 /// What a view is made from.
 #[derive(Debug)]
 pub struct Context<'a> {
-    /// The trace.
     pub about: About<'a>,
     /// One machine of it.
     pub findings: Findings<'a>,

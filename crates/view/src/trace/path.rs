@@ -17,7 +17,6 @@ struct Stretch {
     task: TaskId,
     begin_ns: u64,
     ns: u64,
-    /// What most of it is.
     most: (String, u64),
 }
 

@@ -49,7 +49,7 @@ pub(super) fn table(context: &Context<'_>) -> Table {
     table
 }
 
-/// The machine's figures are of the time in which the selected tasks lived.
+/// The machine's figures cover the time that the selected tasks lived.
 fn title(context: &Context<'_>) -> String {
     let wall = length(context.findings.profile().machine.total_ns());
     let title = format!("CPU and disk, used by any task: what was busy, in % of {wall}");

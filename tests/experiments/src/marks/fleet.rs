@@ -24,7 +24,7 @@ const LONG: Storm = Storm {
     service: None,
 };
 /// Of the server, whatever the fleet does.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 
 /// Nothing that was acknowledged is lost or counts twice: `storm` fails else.
 pub(super) fn kills(_: &Path) -> anyhow::Result<Vec<Outcome>> {
@@ -61,7 +61,7 @@ fn survived(mark: &'static str, long: &Storm) -> anyhow::Result<Vec<Outcome>> {
         original: "-",
         ours: format!("{} MiB", survived.server_bytes >> 20),
         limit: "1 GiB",
-        pass: survived.server_bytes < MOST_BYTES,
+        pass: survived.server_bytes < MAX_BYTES,
     };
     Ok(vec![lost, memory])
 }
@@ -207,7 +207,7 @@ fn cpu_of_children() -> anyhow::Result<f64> {
 
 /// S0.13: how many hosts of 14 CPUs this machine takes.
 pub(super) fn capacity(files: &Path) -> anyhow::Result<Vec<Outcome>> {
-    const LEAST: f64 = 100.0;
+    const MIN: f64 = 100.0;
     let recorded = Recorded::new(files)?;
     [(5, "16 on 14 cores"), (10, "4 on 14 cores")]
         .into_iter()
@@ -235,7 +235,7 @@ pub(super) fn capacity(files: &Path) -> anyhow::Result<Vec<Outcome>> {
                     number("t2_ns")? / 1e9
                 ),
                 limit: "100 on 2 CPUs",
-                pass: LEAST <= hosts,
+                pass: MIN <= hosts,
             })
         })
         .collect()

@@ -28,11 +28,9 @@ use acceptance::{Ran, in_testbed, in_testbed_within, run};
 pub struct Outcome {
     /// `S0.4`.
     pub mark: &'static str,
-    /// What was measured.
     pub what: String,
     /// The original's figure.
     pub original: &'static str,
-    /// Ours.
     pub ours: String,
     /// What it is held to.
     pub limit: &'static str,

@@ -42,7 +42,6 @@ pub struct Period {
     pub ns: u32,
     /// The size of one piece of work; 50 units are about a second.
     pub units: u32,
-    /// How many pieces.
     pub pieces: u32,
     /// So many of them warm up, and are left out.
     pub warm_up: u32,
@@ -77,9 +76,7 @@ pub(super) const ALONE: Period = Period { ns: 0, units: 50, pieces: 10, warm_up:
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Configuration {
-    /// What collects.
     pub collector: Collector,
-    /// How often.
     pub period: Period,
     /// The second time, which says how well figures repeat.
     pub again: bool,
@@ -107,7 +104,7 @@ impl Collector {
 }
 
 impl Configuration {
-    /// With its period.
+    /// The collector and its period.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{} at {} ms", self.label(), self.period_ms())
@@ -118,7 +115,7 @@ impl Configuration {
         format!("{}{}", self.collector.name(), if self.again { " (again)" } else { "" })
     }
 
-    /// Between samples.
+    /// The sampling period in ms.
     #[must_use]
     pub fn period_ms(&self) -> f64 {
         f64::from(self.period.ns) / 1e6

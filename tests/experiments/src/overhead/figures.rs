@@ -27,7 +27,6 @@ pub(super) struct Work {
 /// The cost of one configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// What was measured.
     pub configuration: Configuration,
     /// All that is run because of a sample: exit, interrupt, program, the consumer's share, and what else the collector does
     /// while the work goes on.

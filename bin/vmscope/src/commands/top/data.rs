@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use analysis::Resolver;
 use analysis::overview::{Overview, overview};
 use analysis::steal::{SampleTimes, TimelineInput};
-use analysis::vcpu_timeline::{Place, VcpuTimelines, VcpuTimelinesBuilder};
-use collector::{Names, Roots, SessionPlan, Window, Windows};
+use analysis::vcpu_timeline::{CodeLocation, VcpuTimelines, VcpuTimelinesBuilder};
+use collector::{LiveSymbolizer, Roots, SessionPlan, Window, Windows};
 use guest::Limits;
 use model::{OffCpuSource, VmId};
 
@@ -47,7 +47,7 @@ pub(crate) fn start(plan: &SessionPlan, every: Duration, limits: Limits) -> anyh
     let (send, windows) = channel();
     let (ask, requested) = channel();
     let roots = plan.roots.clone();
-    let names = Names::none(&roots.proc);
+    let names = LiveSymbolizer::none(&roots.proc);
     let questions = Questions::default();
     let mut source =
         Source { session, names, asking: None, limits, questions, has_queried: false, roots };
@@ -69,9 +69,9 @@ pub(crate) fn start(plan: &SessionPlan, every: Duration, limits: Limits) -> anyh
 
 struct Source {
     session: Windows,
-    names: Names,
+    names: LiveSymbolizer,
     /// The guests that are being queried.
-    asking: Option<(BTreeSet<VmId>, JoinHandle<Option<Names>>)>,
+    asking: Option<(BTreeSet<VmId>, JoinHandle<Option<LiveSymbolizer>>)>,
     limits: Limits,
     questions: Questions,
     has_queried: bool,
@@ -122,7 +122,7 @@ impl Source {
 
     /// What a window shows, and the VMs of whose guests' time too much has no names.
     fn look(&mut self, window: &Window) -> (Shown, Vec<VmId>) {
-        let tables = self.names.cover(window);
+        let tables = self.names.tables_for(window);
         let resolver = Resolver::new(tables);
         let mut builder =
             VcpuTimelinesBuilder::new(&resolver, &window.header, OffCpuSource::Samples);
@@ -152,7 +152,7 @@ impl Source {
         self.questions.requested(&vms, Instant::now());
         let asking = std::thread::Builder::new().name("names".to_owned()).spawn(move || {
             let store = symbols::Store::default_path();
-            Names::ask(&window, &requested, answers, &limits, &store, &roots).ok()
+            LiveSymbolizer::ask(&window, &requested, answers, &limits, &store, &roots).ok()
         });
         self.asking = asking.ok().map(|asking| (vms, asking));
     }
@@ -175,7 +175,7 @@ impl Source {
 
 /// VMs of whose guests' time too much has no names.
 fn unnamed(axis: &VcpuTimelines, window: &Window) -> Vec<VmId> {
-    let has_no_name = |place: &Place| place.function.starts_with('[');
+    let has_no_name = |place: &CodeLocation| place.function.starts_with('[');
     let mut times: BTreeMap<VmId, (u64, u64)> = BTreeMap::new();
     for timeline in &axis.timelines {
         let Some(row) = window.vcpus.get(timeline.vcpu.index()) else { continue };

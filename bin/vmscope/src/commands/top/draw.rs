@@ -38,7 +38,6 @@ Enter           one VM in detail      v  a line per vCPU, per VM
 p               pause, go on          n  ask the guests for names again
 q Ctrl-C        quit                  h, Esc or Enter leaves this page";
 
-/// Draws one frame.
 pub(crate) fn draw(frame: &mut Frame<'_>, shown: &Shown, state: &State, colours: Colours) {
     let [head, body, foot] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(3), Constraint::Length(1)])

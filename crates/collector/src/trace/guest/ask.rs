@@ -79,7 +79,7 @@ impl PreparedGuest {
         let mark = probes::now().0.rotate_left(32) ^ u64::from(std::process::id()) | 1;
         let channel_to_it = crate::guests::channel(process)?;
         let work = Work {
-            _port: PortLock::of(&channel_to_it, &roots.locks)?,
+            _port: PortLock::for_channel(&channel_to_it, &roots.locks)?,
             channel: channel_to_it,
             limits: Limits { time: ANSWER_TIME, bytes: ANSWER_BYTES },
             child: GuestChild::default(),

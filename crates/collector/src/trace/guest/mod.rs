@@ -48,7 +48,7 @@ use crate::GuestError;
 /// Events that wait for the clocks' next reading: 256 MiB. Beyond them the clocks are taken to run on as before.
 const MAX_WAITING: usize = 1 << 22;
 /// So many slots of a ring at least, however many rings there are.
-const LEAST_SLOTS: usize = 64;
+const MIN_SLOTS: usize = 64;
 
 /// A guest whose probes are attached.
 #[derive(Debug)]
@@ -137,7 +137,7 @@ impl Guest {
         let queue = Queue {
             events: vec![Vec::new(); rings_len],
             slots_per_look: wanted.slots_per_look / rings_len.max(1),
-            rate_limit: RateLimit::of(started.rings, probes::now()),
+            rate_limit: RateLimit::for_rings(started.rings, probes::now()),
         };
         let [before, after] = [&mut started.before, &mut started.after]
             .map(|rows| mem::take(rows).into_iter().map(|row| task(wanted.machine, row)).collect());
@@ -235,8 +235,8 @@ impl Guest {
         }
     }
 
-    /// Takes so many slots at most of what has come in on a ring, and says how full it was, from 0 to 1. Nothing after the
-    /// trace's end.
+    /// Takes at most this many slots from a ring. Returns how full the ring was, from 0 to 1. Nothing after the trace's
+    /// end.
     fn take(&mut self, ring: usize, at_most: usize) -> f64 {
         if self.failed.is_some() {
             return 0.0;
@@ -260,7 +260,7 @@ impl Guest {
             return self.started.slots_per_ring as usize;
         }
         let left = self.most_waiting().saturating_sub(self.queue.events[ring].len());
-        left.min(self.queue.slots_per_look).max(LEAST_SLOTS)
+        left.min(self.queue.slots_per_look).max(MIN_SLOTS)
     }
 
     /// Events of a ring.
@@ -302,7 +302,7 @@ impl Guest {
         };
         let first = events.len();
         events.extend(waiting.drain(..known).map(on_host));
-        if 4 * (waiting.len() + LEAST_SLOTS) < waiting.capacity() {
+        if 4 * (waiting.len() + MIN_SLOTS) < waiting.capacity() {
             waiting.shrink_to(waiting.capacity() / 2);
         }
         let begin = self.begin();
@@ -368,12 +368,12 @@ impl Source for Guest {
         let _ = self.worker.commands.send(Command::Stop);
     }
 
-    /// A guest whose rings can't be read any more still has the names of what was read.
+    /// If a guest's rings become unreadable, its names still serve the events that were read.
     fn stop(&mut self) -> HostNs {
         let deadline = Instant::now() + 2 * ANSWER_TIME;
         while self.stopped.is_none() && !self.worker.left {
             // Its probes go on until it hears of the end.
-            self.take_all(LEAST_SLOTS.max(self.queue.slots_per_look));
+            self.take_all(MIN_SLOTS.max(self.queue.slots_per_look));
             let time = deadline.saturating_duration_since(Instant::now());
             match self.worker.messages.recv_timeout(time) {
                 Ok(message) => self.on_message(message),

@@ -8,7 +8,7 @@ use model::HostNs;
 use super::super::poll_interval::BURST_SLOTS_PER_S;
 use crate::GuestError;
 
-/// A guest may be ahead of that rate by what it allows for so long.
+/// Burst: a guest may be ahead of the rate by the events of this time.
 const PATIENCE_S: u64 = 10;
 
 /// How far a guest is ahead of what its probes can write.
@@ -21,7 +21,7 @@ pub(super) struct RateLimit {
 
 impl RateLimit {
     /// Of a guest with so many rings.
-    pub(super) fn of(rings: u32, now: HostNs) -> Self {
+    pub(super) fn for_rings(rings: u32, now: HostNs) -> Self {
         Self::new(u64::from(rings).saturating_mul(BURST_SLOTS_PER_S), now)
     }
 
@@ -63,7 +63,7 @@ mod test {
 
     #[test]
     fn a_burst_is_borne() {
-        let mut limit = RateLimit::of(2, HostNs(0));
+        let mut limit = RateLimit::for_rings(2, HostNs(0));
         let second = |n: u64| HostNs(n * 1_000_000_000);
         assert!(limit.add(second(1), 80_000_000).is_ok());
         assert!(limit.add(second(1), 1).is_err());

@@ -65,7 +65,6 @@ enum Job {
 struct Look {
     /// Slots that lay in it.
     used: u64,
-    /// Slots that were taken.
     taken: u64,
 }
 

@@ -58,18 +58,15 @@ pub(super) struct Work {
     /// Kernel address of the VM.
     pub(super) kvm: u64,
     pub(super) options: TraceOptions,
-    /// CPUs of the host.
     pub(super) host_cpus: Vec<u32>,
 }
 
 /// What the recorder says.
 #[derive(Debug)]
 pub(super) enum Command {
-    /// Let the command go.
     Run,
     /// The rings can't be read from outside: have the guest send them.
     Send,
-    /// End the trace.
     Stop,
 }
 
@@ -80,7 +77,6 @@ pub(super) enum Message {
     Started(Box<Begun>),
     /// The clocks, and where the memory lies now.
     Looked(Box<FoundVm>, Clocks, Option<i32>),
-    /// What the guest sent.
     Slots(Vec<TraceSlots>),
     /// The probes are detached.
     Stopped(Box<TraceStopped>, Clocks),
@@ -106,7 +102,6 @@ pub(super) struct Clocks {
     pub(super) warning: Option<ClockWarning>,
 }
 
-/// The worker's thread.
 pub(super) fn work(work: &Work, commands: &Receiver<Command>, messages: &SyncSender<Message>) {
     if let Err(reason) = trace(work, commands, messages) {
         // Without a recorder there is no receiver.

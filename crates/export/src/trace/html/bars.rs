@@ -14,7 +14,6 @@ const WIDTH: u64 = 100_000;
 /// Bars that are divided alike.
 #[derive(Debug, Default)]
 pub(super) struct Chart {
-    /// What it shows.
     pub(super) title: String,
     /// What a whole bar is.
     pub(super) whole: String,
@@ -23,7 +22,6 @@ pub(super) struct Chart {
     pub(super) bars: Vec<Bar>,
 }
 
-/// A bar.
 #[derive(Debug)]
 pub(super) struct Bar {
     pub(super) label: String,

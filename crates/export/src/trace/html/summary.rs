@@ -1,4 +1,4 @@
-//! The page's head: what was traced, and what was missed.
+//! The page's head: what was traced and missed.
 
 use view::{Cell, Column, Table};
 

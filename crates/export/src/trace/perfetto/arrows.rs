@@ -46,7 +46,6 @@ pub(super) struct Arrows {
     left_out: BTreeMap<usize, u64>,
 }
 
-/// One machine's.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OfMachine<'a> {
     arrows: &'a Arrows,
@@ -54,7 +53,6 @@ pub(super) struct OfMachine<'a> {
     pub(super) left_out: u64,
 }
 
-/// One task's.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct OfTask<'a> {
     pub(super) wakes: &'a [End],

@@ -45,7 +45,6 @@ struct Machinery {
     events: Vec<TraceEvent>,
     jobs: Vec<Job>,
     ready: VecDeque<usize>,
-    /// Who has each CPU.
     running: [Option<usize>; CPUS as usize],
     /// What each CPU shows as running when it is idle.
     next: BinaryHeap<Reverse<(u64, u64, Happening)>>,

@@ -7,7 +7,7 @@ use model::HostNs;
 pub(super) struct Earlier(Vec<u64>);
 
 impl Earlier {
-    /// Not at all.
+    /// Nothing is earlier.
     pub(super) fn none(n_targets: usize) -> Self {
         Self(vec![0; n_targets])
     }
@@ -56,7 +56,6 @@ impl Earlier {
 pub(super) struct Ended(Vec<u64>);
 
 impl Ended {
-    /// One more ends.
     pub(super) fn add(&mut self, time: HostNs, earlier: &Earlier) {
         self.0.resize(earlier.0.len().max(self.0.len()), 0);
         for (target, last) in self.0.iter_mut().enumerate() {

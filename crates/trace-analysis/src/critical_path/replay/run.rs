@@ -26,7 +26,6 @@ pub(super) struct Run {
     pub(super) let_go: Option<LetGo>,
     /// Who ends its sleep, as it was when the sleep began.
     pub(super) waker_at_begin: Option<Earlier>,
-    /// Children that have ended.
     pub(super) children: Ended,
     /// Threads of its process that have ended.
     pub(super) threads: Ended,
@@ -52,11 +51,8 @@ pub(super) struct Step {
 /// What happens to a task; of what happens at one time, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum StepKind {
-    /// It begins.
     Begin,
-    /// It is woken.
     Wake,
-    /// Its segment ends.
     End,
 }
 

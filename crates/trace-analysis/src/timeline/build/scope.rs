@@ -57,7 +57,7 @@ pub struct Survey<'a> {
 }
 
 impl<'a> Survey<'a> {
-    /// Of one machine.
+    /// A survey of the events of one machine.
     #[must_use]
     pub fn new(tables: &'a TraceTables, machine: MachineId) -> Self {
         Self {
@@ -146,7 +146,7 @@ impl<'a> Survey<'a> {
 }
 
 impl Scope {
-    /// Row of `cpus`.
+    /// The CPU's row in `cpus`.
     pub(super) fn row(&self, cpu: u32) -> Option<usize> {
         match self.cpus.get(cpu as usize) {
             Some(number) if *number == cpu => Some(cpu as usize),

@@ -1,4 +1,4 @@
-//! Who has which CPU, and who is woken by whom.
+//! Which task has which CPU, and which task wakes which.
 
 use model::{PrevState, Tid, TraceStack};
 
@@ -7,7 +7,7 @@ use super::cpus::Current;
 use super::tasks::Fault;
 use crate::timeline::{Problem, Sleep, State, TaskId, Waker, WokenBy, Work};
 
-/// Who has which CPU.
+/// Which task has which CPU.
 impl Builder<'_> {
     /// Draws what the CPU did until now. An estimated fault ends here at the latest, and one whose end was missed.
     pub(super) fn flush(&mut self, row: usize) {
@@ -213,7 +213,7 @@ impl Builder<'_> {
         }
         task.waking = None;
         match &mut task.state {
-            // It was about to sleep, and goes on.
+            // It was about to sleep, and continues.
             State::Running { .. } | State::Runnable { .. } => return,
             State::Asleep(Sleep { woken_by, .. }) | State::Stopped { woken_by } => {
                 *woken_by = woken_by.or(Some(waker));

@@ -71,10 +71,7 @@ pub(super) enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// Its end will be seen, unless it was missed: then it is over when it has had a CPU for this much longer.
-    Open {
-        /// In ns.
-        left_ns: u64,
-    },
+    Open { left_ns: u64 },
     /// It takes until then, as an estimate.
     Until(HostNs),
 }

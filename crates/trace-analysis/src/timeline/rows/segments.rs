@@ -85,7 +85,7 @@ impl Segments {
         self.rows.push(end, packed);
     }
 
-    /// How many.
+    /// The number of segments.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -97,7 +97,7 @@ impl Segments {
         self.len() == 0
     }
 
-    /// One of them.
+    /// The segment of a row.
     #[must_use]
     pub fn get(&self, row: usize) -> Option<Segment> {
         let (begin, end, packed) = self.rows.get(row)?;

@@ -53,7 +53,7 @@ impl Slices {
         self.0.push(end, Packed::new(task, work));
     }
 
-    /// How many.
+    /// The number of slices.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
@@ -65,7 +65,7 @@ impl Slices {
         self.len() == 0
     }
 
-    /// One of them.
+    /// The slice of a row.
     #[must_use]
     pub fn get(&self, row: usize) -> Option<Slice> {
         let (begin, end, packed) = self.0.get(row)?;
@@ -73,7 +73,7 @@ impl Slices {
         Some(Slice { begin, end, task, work })
     }
 
-    /// The last one.
+    /// The last slice.
     #[must_use]
     pub fn last(&self) -> Option<Slice> {
         self.get(self.len().checked_sub(1)?)
