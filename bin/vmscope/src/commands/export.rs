@@ -165,7 +165,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The page of `--format html`; `off_cpu_source` as the time axis has them, by default as recorded.
+/// The page of `--format html`; without `off_cpu_source` its time axis is as recorded.
 ///
 /// # Errors
 /// As the command's.
