@@ -3,7 +3,7 @@
 //! ```text
 //!  sampling thread    collector::Recorder: poll, cut at each edge of the clock's windows
 //!      | SampledWindow
-//!  finisher thread    names, tables, one file per window (SCHED_IDLE, idle I/O) --> STATE/spool
+//!  writer thread      names, tables, one file per window (SCHED_IDLE, idle I/O) --> STATE/spool
 //!      | file
 //!  sender thread      HTTPS PUT; removed when the server has it for good
 //!  metrics thread     what all of them count, for Prometheus

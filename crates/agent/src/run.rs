@@ -107,7 +107,7 @@ pub fn run(config: &Path, windows: Windows, version: &str) -> Result<(), RunErro
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
     agent.end();
     let [window_writer, _sender] = threads;
-    // A finisher that panicked has finished nothing; what it left is found at the next start.
+    // A window writer that panicked has finished nothing; what it left is found at the next start.
     let _ = window_writer.join();
     ended
 }
@@ -155,7 +155,7 @@ impl Shared {
     }
 }
 
-/// The finisher and the sender.
+/// The window writer and the sender.
 type Threads = [JoinHandle<()>; 2];
 
 fn start_threads(state: &State, shared: &Shared) -> Result<(Threads, Spool), RunError> {
@@ -181,7 +181,7 @@ fn start_threads(state: &State, shared: &Shared) -> Result<(Threads, Spool), Run
     let queue = Arc::clone(&shared.queue);
     let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
     let sender = thread("sender").spawn(move || sender.run())?;
-    let window_writer = thread("finisher").spawn(move || window_writer.run(&queue))?;
+    let window_writer = thread("window-writer").spawn(move || window_writer.run(&queue))?;
     Ok(([window_writer, sender], spool))
 }
 
@@ -515,7 +515,7 @@ impl Agent {
         }
         metrics.unfinished.set(self.shared.queue.len() as u64);
         if is_late {
-            // A finisher that never gets a CPU would finish nothing.
+            // A window writer that never gets a CPU would finish nothing.
             self_priority::restore_priority();
         }
     }

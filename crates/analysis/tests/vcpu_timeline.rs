@@ -136,12 +136,12 @@ fn assert_whole(axis: &VcpuTimelines) {
     }
 }
 
-fn axis_drawn(recorded: &Recorded, edges: OffCpuSource) -> String {
-    let (method, whose) = match edges {
+fn axis_drawn(recorded: &Recorded, off_cpu_source: OffCpuSource) -> String {
+    let (method, whose) = match off_cpu_source {
         OffCpuSource::Samples => ("samples", "samples "),
         OffCpuSource::Switches => ("switches", "switches"),
     };
-    let axis = recorded.axis(edges);
+    let axis = recorded.axis(off_cpu_source);
     assert_whole(&axis);
     let mut text = String::new();
     for timeline in &axis.timelines {

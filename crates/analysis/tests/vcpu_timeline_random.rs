@@ -272,8 +272,8 @@ fn nonsense() {
             vm.ended = random.chance(30).then(|| HostNs(random.below(u64::MAX)));
         }
         recorded.header.period_ns = [PERIOD, 0, 1, u64::MAX][random.below(4) as usize];
-        let axes =
-            [OffCpuSource::Samples, OffCpuSource::Switches].map(|edges| recorded.axis(edges));
+        let axes = [OffCpuSource::Samples, OffCpuSource::Switches]
+            .map(|off_cpu_source| recorded.axis(off_cpu_source));
         for axis in &axes {
             assert_whole(axis);
             (0..axis.timelines.len()).for_each(|row| drop(found_thieves(axis, row)));

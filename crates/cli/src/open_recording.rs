@@ -42,8 +42,8 @@ pub enum OffCpuSourceArg {
 }
 
 impl From<OffCpuSourceArg> for OffCpuSource {
-    fn from(edges: OffCpuSourceArg) -> Self {
-        match edges {
+    fn from(off_cpu_source: OffCpuSourceArg) -> Self {
+        match off_cpu_source {
             OffCpuSourceArg::Samples => Self::Samples,
             OffCpuSourceArg::Switches => Self::Switches,
         }
@@ -83,7 +83,7 @@ pub struct OpenRecording {
     part: Part,
     axis: VcpuTimelines,
     samples: SampleTimes,
-    edges: OffCpuSource,
+    off_cpu_source: OffCpuSource,
 }
 
 impl OpenRecording {
@@ -95,16 +95,22 @@ impl OpenRecording {
         let mut samples = SampleTimes::default();
         let resolver = Resolver::new(part.tables());
         let axis = part.axis_seen(&resolver, requested, &mut |sample| samples.push(sample))?;
-        let edges = requested.unwrap_or(part.header().off_cpu_source);
-        Ok(Self { part, axis, samples, edges })
+        let off_cpu_source = requested.unwrap_or(part.header().off_cpu_source);
+        Ok(Self { part, axis, samples, off_cpu_source })
     }
 
     /// The vCPUs' time, for reports.
     #[must_use]
     pub fn vcpu_time(&self) -> VcpuTime<'_> {
         let (tables, header) = (self.part.tables(), self.part.header());
-        let Self { axis, samples, edges, .. } = self;
-        VcpuTime::new(TimelineInput { axis, tables, header, samples, edges: *edges })
+        let Self { axis, samples, off_cpu_source, .. } = self;
+        VcpuTime::new(TimelineInput {
+            axis,
+            tables,
+            header,
+            samples,
+            off_cpu_source: *off_cpu_source,
+        })
     }
 
     /// The requested VM, or all.

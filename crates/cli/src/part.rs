@@ -68,16 +68,16 @@ impl Part {
         })
     }
 
-    /// Every vCPU's time; `edges` says how the edges of gaps are found, by default as recorded.
+    /// Every vCPU's time; `off_cpu_source` says how the edges of gaps are found, by default as recorded.
     ///
     /// # Errors
     /// If switches are requested and the recording has none (a usage error), or if it can't be read.
     pub fn axis(
         &self,
         resolver: &Resolver<'_>,
-        edges: Option<OffCpuSource>,
+        off_cpu_source: Option<OffCpuSource>,
     ) -> anyhow::Result<VcpuTimelines> {
-        self.axis_seen(resolver, edges, &mut |_| ())
+        self.axis_seen(resolver, off_cpu_source, &mut |_| ())
     }
 
     /// The same, and shows every sample of the part to `see`, in time order. What came before and after the part says what
@@ -88,17 +88,18 @@ impl Part {
     pub fn axis_seen(
         &self,
         resolver: &Resolver<'_>,
-        edges: Option<OffCpuSource>,
+        off_cpu_source: Option<OffCpuSource>,
         see: &mut dyn FnMut(&Sample),
     ) -> anyhow::Result<VcpuTimelines> {
         let recorded = self.header.off_cpu_source;
-        let edges = edges.unwrap_or(recorded);
-        if (edges, recorded) == (OffCpuSource::Switches, OffCpuSource::Samples) {
+        let off_cpu_source = off_cpu_source.unwrap_or(recorded);
+        if (off_cpu_source, recorded) == (OffCpuSource::Switches, OffCpuSource::Samples) {
             let text =
                 "this recording has no switches of vCPUs: record with --offcpu-source switches";
             return Err(Usage(text.to_owned()).into());
         }
-        let mut builder = VcpuTimelinesBuilder::new(resolver, &self.recording.header, edges);
+        let mut builder =
+            VcpuTimelinesBuilder::new(resolver, &self.recording.header, off_cpu_source);
         self.recording.for_each_batch(&mut |batch| {
             for sample in batch {
                 builder.push_sample(sample);

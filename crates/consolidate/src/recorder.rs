@@ -110,9 +110,9 @@ pub(crate) fn add_figures(
 ) -> Result<(), Error> {
     let recording = Recording::open(folder)?;
     let (tables, header) = (&recording.tables, &recording.header);
-    let edges = header.off_cpu_source;
+    let off_cpu_source = header.off_cpu_source;
     let resolver = Resolver::new(tables);
-    let mut builder = VcpuTimelinesBuilder::new(&resolver, header, edges);
+    let mut builder = VcpuTimelinesBuilder::new(&resolver, header, off_cpu_source);
     let mut samples = SampleTimes::default();
     let mut cpus = CpuUses::new(cast, tables, &header.cpus);
     recording.for_each_batch(&mut |batch| {
@@ -126,7 +126,7 @@ pub(crate) fn add_figures(
         batch.iter().for_each(|switch| builder.push_switch(switch));
     })?;
     let axis = builder.finish();
-    let evidence = TimelineInput { axis: &axis, tables, header, samples: &samples, edges };
+    let evidence = TimelineInput { axis: &axis, tables, header, samples: &samples, off_cpu_source };
     run.window_ns = header.end.since(header.start);
     run.began_unix_ms = header.start_unix_ns / 1_000_000;
     run.vms = lab::observe::vms(&evidence, cast);

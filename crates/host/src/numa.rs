@@ -66,7 +66,7 @@ pub fn nodes(sys: &Path) -> io::Result<Vec<NumaNode>> {
 fn node(folder: &Path, id: u32) -> io::Result<NumaNode> {
     let invalid = |what: &str| {
         let path = folder.join(what);
-        io::Error::new(io::ErrorKind::InvalidData, format!("{} makes no sense", path.display()))
+        io::Error::new(io::ErrorKind::InvalidData, format!("{}: invalid content", path.display()))
     };
     let list = text(&folder.join("cpulist"))?;
     let cpus = match list.trim() {
@@ -253,7 +253,7 @@ mod test {
         assert_eq!(read, [expected(0, vec![0, 1], None), expected(1, vec![], Some(100 << 20))]);
         write(1, "distance", "10 x\n");
         assert!(
-            nodes(sys.path()).unwrap_err().to_string().contains("node1/distance makes no sense")
+            nodes(sys.path()).unwrap_err().to_string().contains("node1/distance: invalid content")
         );
     }
 

@@ -582,7 +582,7 @@ mod test {
         "name = \"x\"\n[load]\nrate = 10\n[ladder]\nvms = [1, 2]\n[service]\nwithin_ms = 100\n";
 
     fn check(more: &str, expected: &str) {
-        let problem = Plan::parse(&format!("{LEAST}{more}")).map_err(|error| error.to_string());
+        let problem = Plan::parse(&format!("{MIN}{more}")).map_err(|error| error.to_string());
         assert_eq!(problem.err().unwrap_or_default(), expected, "{more}");
     }
 
@@ -640,7 +640,7 @@ mod test {
             [[remedy]]\nname = \"weight\"\ncpu_weight = 5\n\
             [[remedy]]\nname = \"17 Hz\"\nguest_timer_hz = 17\n\
             [[remedy]]\nname = \"all\"\nhuge_pages = true\npause_loop_exiting = false\ncombine = [\"17 Hz\", \"nice\"]\n";
-        let plan = Plan::parse(&format!("{LEAST}{remedies}")).unwrap();
+        let plan = Plan::parse(&format!("{MIN}{remedies}")).unwrap();
         let treatments = plan.treatments();
         let names: Vec<&str> = treatments.iter().map(|treatment| treatment.name.as_str()).collect();
         assert_eq!(names, ["as it is", "nice", "tickless", "both", "weight", "17 Hz", "all"]);

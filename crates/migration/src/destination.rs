@@ -125,7 +125,7 @@ impl Destination<'_> {
         match channel.receive(NEXT_LIMIT) {
             Ok(SourceMessage::Counters(counters)) => Ok(counters),
             Ok(_) => Err("no counters came".to_owned()),
-            Err(ChannelError::Frame(error)) => Err(format!("counters make no sense: {error}")),
+            Err(ChannelError::Frame(error)) => Err(format!("invalid counters: {error}")),
             Err(error) => Err(format!("no counters came: {error}")),
         }
     }

@@ -35,7 +35,7 @@ pub(crate) struct CheckedOffer {
 pub(crate) fn check_offer(offer: &Offer) -> Result<CheckedOffer, String> {
     let Offer { vm, uuid, vcpus, memory, ran_s, policy, started_by } = offer;
     if vm.is_empty() || MAX_CHARS < vm.chars().count() || vm.chars().any(char::is_control) {
-        return Err("the VM's name is none".to_owned());
+        return Err("the VM's name is invalid".to_owned());
     }
     let vcpus = usize::try_from(*vcpus).unwrap_or(usize::MAX);
     if !(1..=MAX_VCPUS).contains(&vcpus) {

@@ -397,7 +397,7 @@ impl Source<'_> {
     fn left(&self, session: &mut Session, record: &Record, result: &mut Migrated) {
         result.moved = true;
         if let Err(error) = end(session, record) {
-            result.notes.push(format!("what is left of it here did not end: {error}"));
+            result.notes.push(format!("its QEMU on this host did not end: {error}"));
         }
     }
 }
@@ -538,7 +538,7 @@ pub(crate) fn adopt(record: &Record) -> Option<Migration> {
             Some(open) => match open.migration() {
                 Ok(migration) if migration.state == MigrationState::Completed => {
                     if let Err(error) = end(open, record) {
-                        line(&format!("{}: what is left of it did not end: {error}", record.vm));
+                        line(&format!("{}: its QEMU did not end: {error}", record.vm));
                     }
                     return Some(migration);
                 }

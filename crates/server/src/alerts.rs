@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use crate::Server;
 use crate::destination::Poster;
-use crate::handled::OperatorNotes;
+use crate::operator_notes::OperatorNotes;
 use crate::watch::Found;
 
 /// Days for which the store keeps webhooks' messages.

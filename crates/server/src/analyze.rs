@@ -27,7 +27,7 @@ use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use crate::auth::unix_s;
-use crate::names::{DayWindow, FAILED, RAW, RESULTS, day_of_prefix};
+use crate::object_names::{DayWindow, FAILED, RAW, RESULTS, day_of_prefix};
 use crate::results::LAST;
 use crate::store::Created;
 use crate::worker::{self, Outcome, Task, WorkerError};

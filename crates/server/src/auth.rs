@@ -16,7 +16,7 @@ use recording::window::HostName;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use crate::names::{HOSTS, TOKENS};
+use crate::object_names::{HOSTS, TOKENS};
 use crate::store::{Created, Store};
 
 /// A change of tokens by another server counts after this time at the latest.

@@ -18,7 +18,7 @@ use query::{Inputs, QueryError, SLICE_S};
 
 use crate::auth::hash;
 use crate::config::RollUp;
-use crate::names::{DayWindow, RESULTS, day_of_prefix};
+use crate::object_names::{DayWindow, RESULTS, day_of_prefix};
 use crate::results::{LAST, tables};
 use crate::store::Created;
 use crate::{Server, log};

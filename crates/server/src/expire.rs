@@ -17,7 +17,9 @@ use chrono::{NaiveDate, Utc};
 use object_store::path::Path;
 
 use crate::auth::unix_s;
-use crate::names::{CLOCK, DayWindow, FAILED, MESSAGES, RAW, REFUSED, RESULTS, day_of_prefix};
+use crate::object_names::{
+    CLOCK, DayWindow, FAILED, MESSAGES, RAW, REFUSED, RESULTS, day_of_prefix,
+};
 use crate::results::LAST;
 use crate::{Server, alerts, log, refused};
 

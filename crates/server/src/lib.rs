@@ -11,26 +11,26 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
+mod admin;
 mod alerts;
 mod analyze;
 mod auth;
-mod by_hand;
 mod compact;
 mod config;
 mod destination;
 mod expire;
-mod handled;
+mod fleet_sums;
 mod http;
 mod metrics;
-mod names;
 mod net;
+mod object_names;
+mod operator_notes;
 mod profiles;
 mod receive;
 mod refused;
 mod repair;
 mod results;
 mod store;
-mod sums;
 mod tls;
 mod totals;
 mod watch;
@@ -49,24 +49,24 @@ use query::{Engine, Limits};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 
+pub use admin::{analyze, left, make_token, objects};
 pub use api::http::Role;
-pub use by_hand::{analyze, left, make_token, objects};
 pub use config::{Config, Proxy, QueryLimits, RollUp};
 pub use destination::Destination;
 pub use http::description;
-pub use names::StoredWindow;
+pub use object_names::StoredWindow;
 pub use query::Scope;
 pub use recording::window::HostName;
 
 use analyze::Queue;
 use auth::Auth;
 use expire::ClockTrust;
-use handled::Handled;
+use fleet_sums::Sums;
 use metrics::Metrics;
+use operator_notes::Handled;
 use receive::Receiver;
 use refused::Refused;
 use store::Store;
-use sums::Sums;
 use tls::Identity;
 use watch::Watch;
 

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use crate::auth::unix_s;
 use crate::destination::{PostError, Poster};
-use crate::names::DayWindow;
+use crate::object_names::DayWindow;
 use crate::{Server, log};
 
 /// Where collectors take profiles.

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use crate::Server;
 use crate::auth::unix_s;
-use crate::names::{DayWindow, day_of};
+use crate::object_names::{DayWindow, day_of};
 use crate::store::Created;
 use crate::worker::{self, Facts, Task, WorkerError};
 

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
 
 use crate::auth::{hex, unix_s};
-use crate::names::{REFUSED, day_of};
+use crate::object_names::{REFUSED, day_of};
 use crate::store::{Created, Store};
 
 /// What is kept of a host each day, and of all hosts.

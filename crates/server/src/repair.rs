@@ -17,7 +17,7 @@ use recording::seal;
 
 use crate::auth::unix_s;
 use crate::compact::CompactError;
-use crate::names::{DayWindow, RESULTS};
+use crate::object_names::{DayWindow, RESULTS};
 use crate::results::{LAST, tables};
 use crate::{Server, log};
 

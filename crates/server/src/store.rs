@@ -26,7 +26,7 @@ use object_store::{
 use tokio::sync::Semaphore;
 use url::Url;
 
-use crate::names::day_of_prefix;
+use crate::object_names::day_of_prefix;
 
 /// For one request to a service.
 const REQUEST_TIME: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@
 //! ([`learned`]): a server that starts goes on from there with the results of the last hours.
 
 mod arrived;
-mod learned;
+mod detector_state;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use model::Results;
 use object_store::path::Path;
 use tokio::sync::{Notify, watch};
 
-use crate::names::{DayWindow, FAILED, RESULTS};
+use crate::object_names::{DayWindow, FAILED, RESULTS};
 use crate::results::{LAST, tables};
 use crate::totals::Totals;
 use crate::{Server, log};
@@ -224,7 +224,7 @@ impl Server {
                     self.watch.tick(crate::auth::unix_s());
                 }
                 self.watch.publish();
-                self.store_learned(learned::EVERY).await;
+                self.store_learned(detector_state::EVERY).await;
             }
             tokio::time::sleep((looked.elapsed() * PART).clamp(SHORTEST_PAUSE, LOOK_EVERY)).await;
             let _ = tokio::time::timeout(LOOK_EVERY, self.watch.news.notified()).await;

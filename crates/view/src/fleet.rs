@@ -84,7 +84,7 @@ fn per_s(figures: &ReplayFigures, of: u64) -> Cell {
 
 /// What a server found: its answer of `/v1/findings`.
 #[must_use]
-pub fn found(answer: Value) -> Report {
+pub fn findings_listing(answer: Value) -> Report {
     let columns = ["id", "state", "found_unix_s", "over_unix_s", "text"];
     let mut data = Table::new("", columns.map(Column::csv_only).into());
     let mut report = Report::default();

@@ -44,7 +44,7 @@ pub use answer::{QueryAnswer, query_answer};
 pub use correct::{CorrectQuery, TakenExceedsRun, correct, correct_all};
 pub use exits::{ExitsBy, exits};
 pub use findings::{action_in_words, cause_in_words, findings, measure_in_words, symptom_in_words};
-pub use fleet::{Capacity, ReplayFigures, capacity, found, replay};
+pub use fleet::{Capacity, ReplayFigures, capacity, findings_listing, replay};
 pub use layout::{
     MeasuredVm, MovedVm, layout_apply, layout_plan, layout_simulation, memory_by_node,
     mib_and_bytes, nodes, size, vcpus_by_node,

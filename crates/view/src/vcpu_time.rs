@@ -58,8 +58,8 @@ impl<'a> VcpuTime<'a> {
         reason.map_or("[unknown]".to_owned(), name)
     }
 
-    fn edges(&self) -> &'static str {
-        match self.evidence.edges {
+    fn off_cpu_source(&self) -> &'static str {
+        match self.evidence.off_cpu_source {
             OffCpuSource::Samples => "samples",
             OffCpuSource::Switches => "switches",
         }
@@ -78,7 +78,8 @@ impl<'a> VcpuTime<'a> {
         let header = self.evidence.header;
         let mut report = Report { notes: self.notes(), ..Report::default() };
         report.fact("Host", host(header));
-        report.fact("Recorded", format!("{}, edges by {}", sampling(header), self.edges()));
+        report
+            .fact("Recorded", format!("{}, edges by {}", sampling(header), self.off_cpu_source()));
         report.fact("Dropped", dropped(header));
         report.fact("Missed", missed(header));
         if !header.complete {
@@ -96,7 +97,7 @@ impl<'a> VcpuTime<'a> {
             "vendor": vendor(header),
             "period_ns": header.period_ns,
             "duration_ns": header.end.since(header.start),
-            "edges": self.edges(),
+            "edges": self.off_cpu_source(),
             "complete": header.complete,
             "notes": self.notes().iter().map(|note| cleaned(note)).collect::<Value>(),
         })

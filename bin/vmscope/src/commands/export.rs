@@ -151,8 +151,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     refuse_bad_target(args.format, &file)?;
     refuse_edges(args)?;
     let part = Part::open(&args.dir, args.range)?;
-    let edges = args.offcpu_source.map(OffCpuSource::from);
-    let loaded = Loaded::load(args.format, &part, &args.select, &args.dir, edges)?;
+    let off_cpu_source = args.offcpu_source.map(OffCpuSource::from);
+    let loaded = Loaded::load(args.format, &part, &args.select, &args.dir, off_cpu_source)?;
     let write = |out: &mut dyn Write| loaded.write(args.format, BufWriter::new(out));
     if to_stdout {
         pipe(write(&mut io::stdout().lock())).context("failed to write to standard output")?;
@@ -165,7 +165,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The page of `--format html`; `edges` as the time axis has them, by default as recorded.
+/// The page of `--format html`; without `off_cpu_source` its time axis is as recorded.
 ///
 /// # Errors
 /// As the command's.
@@ -173,10 +173,10 @@ pub(crate) fn page(
     dir: &Path,
     range: TimeRange,
     select: &Select,
-    edges: Option<OffCpuSource>,
+    off_cpu_source: Option<OffCpuSource>,
 ) -> anyhow::Result<String> {
     let part = Part::open(dir, range)?;
-    let loaded = Loaded::load(Format::Html, &part, select, dir, edges)?;
+    let loaded = Loaded::load(Format::Html, &part, select, dir, off_cpu_source)?;
     let mut page = Vec::new();
     loaded.write(Format::Html, &mut page).context("failed to write the page")?;
     String::from_utf8(page).context("the page is not UTF-8")
@@ -188,7 +188,7 @@ impl<'r> Loaded<'r> {
         part: &'r Part,
         select: &Select,
         dir: &Path,
-        edges: Option<OffCpuSource>,
+        off_cpu_source: Option<OffCpuSource>,
     ) -> anyhow::Result<Self> {
         let selection = select.selection(part.tables())?;
         let resolver = Resolver::new(part.tables());
@@ -200,8 +200,8 @@ impl<'r> Loaded<'r> {
             refuse_part_of_vcpu(&selection)?;
         }
         if format.has_axis() {
-            axis = part.axis(&resolver, edges)?;
-            view += edges_text(edges.unwrap_or(part.header().off_cpu_source));
+            axis = part.axis(&resolver, off_cpu_source)?;
+            view += edges_text(off_cpu_source.unwrap_or(part.header().off_cpu_source));
         }
         let notes = notes(part, &selection, &axis);
         Ok(Self { part, selection, view, notes, flow, axis })
@@ -298,8 +298,8 @@ fn view_text(selection: &Selection, tables: &Tables) -> String {
 }
 
 /// How what is shown in time was found.
-fn edges_text(edges: OffCpuSource) -> &'static str {
-    match edges {
+fn edges_text(off_cpu_source: OffCpuSource) -> &'static str {
+    match off_cpu_source {
         OffCpuSource::Samples => ", edges by samples",
         OffCpuSource::Switches => ", edges by switches",
     }

@@ -8,7 +8,7 @@ use agent::{EnrollError, User};
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use serde_json::{Value, json};
-use view::{QueryAnswer, Report, found, query_answer};
+use view::{QueryAnswer, Report, findings_listing, query_answer};
 
 use super::agent::token;
 use cli::Format;
@@ -258,7 +258,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Findings { host, vm, all } => {
             let state = (!all).then(|| "open".to_owned());
             let of = given([("host", host), ("vm", vm), ("state", &state)]);
-            found(parsed(&requested("/v1/findings", &of)?)?)
+            findings_listing(parsed(&requested("/v1/findings", &of)?)?)
         }
         Command::Acknowledge { finding, undo, .. } if *undo => {
             user()?.delete(&format!("/v1/findings/{}/acknowledge", id(finding)?)).map_err(usage)?;

@@ -132,7 +132,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.format == Format::Html {
-        let page = export::page(&args.dir, args.range, &args.select, edges(args.offcpu_source))?;
+        let page =
+            export::page(&args.dir, args.range, &args.select, off_cpu_source(args.offcpu_source))?;
         print(&page).context("failed to write to standard output")?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -198,12 +199,12 @@ fn profile(dir: &Path, args: &Args) -> anyhow::Result<Profile> {
             return Ok(aggregator.finish());
         }
     }
-    let axis = part.axis(&resolver, edges(args.offcpu_source))?;
+    let axis = part.axis(&resolver, off_cpu_source(args.offcpu_source))?;
     Ok(aggregator.finish_on(&axis))
 }
 
 /// The requested edges; `None`: as recorded.
-fn edges(requested: Option<OffCpuSourceArg>) -> Option<OffCpuSource> {
+fn off_cpu_source(requested: Option<OffCpuSourceArg>) -> Option<OffCpuSource> {
     match requested {
         Some(OffCpuSourceArg::Samples) => Some(OffCpuSource::Samples),
         Some(OffCpuSourceArg::Switches) => Some(OffCpuSource::Switches),

@@ -43,11 +43,11 @@ impl<'r> ResultsBuilder<'r> {
     /// Result tables of a recording, still without rows.
     #[must_use]
     pub fn new(resolver: &'r Resolver<'r>, header: &'r Header) -> Self {
-        let edges = header.off_cpu_source;
+        let off_cpu_source = header.off_cpu_source;
         Self {
             resolver,
             header,
-            timelines: VcpuTimelinesBuilder::new(resolver, header, edges),
+            timelines: VcpuTimelinesBuilder::new(resolver, header, off_cpu_source),
             flow: FlowBuilder::new(resolver, header, Selection::everything()),
             samples: SampleTimes::default(),
             n_samples: 0,
@@ -80,7 +80,7 @@ impl<'r> ResultsBuilder<'r> {
             tables,
             header,
             samples: &samples,
-            edges: header.off_cpu_source,
+            off_cpu_source: header.off_cpu_source,
         };
         let (cpu_time, left_out) = cpus::rows(&flow.finish(), &slices, header, &names, tables);
         let whole = Whole { window, slice_unix_us: slices.first_unix_us() };

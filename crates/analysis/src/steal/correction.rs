@@ -155,7 +155,7 @@ impl Inexact {
     fn add(&mut self, evidence: &TimelineInput<'_>, charge: &Charge<'_>) {
         let whole: &Segment = &charge.timeline.segments[charge.number];
         let clipped = [whole.from != charge.segment.from, whole.to != charge.segment.to];
-        self.edges += match (evidence.edges, charge.segment.state) {
+        self.edges += match (evidence.off_cpu_source, charge.segment.state) {
             (OffCpuSource::Switches, _) => 0,
             // The kernel counts how long, not when.
             (_, TimelineState::StealOutside) if evidence.samples.waits_are_known() => {
@@ -235,13 +235,13 @@ mod test {
 
     fn corrected(
         drawn: &Drawn,
-        edges: OffCpuSource,
+        off_cpu_source: OffCpuSource,
         ask: &Ask<'_>,
     ) -> Result<Correction, UnknownTarget> {
         let process = ask.process.map(ProcessFilter::new);
         let target = Target { vm: VM_A, process: process.as_ref(), function: ask.function };
         let window = Window { from: HostNs(ask.ms.start * MS), to: HostNs(ask.ms.end * MS) };
-        let evidence = TimelineInput { edges, ..drawn.evidence() };
+        let evidence = TimelineInput { off_cpu_source, ..drawn.evidence() };
         correction(&evidence, &ThiefNames::new(&drawn.tables), &target, window)
     }
 
@@ -278,7 +278,12 @@ mod test {
     }
 
     /// In periods.
-    fn check_bound(line: &str, edges: OffCpuSource, ms: std::ops::Range<u64>, variance: f64) {
+    fn check_bound(
+        line: &str,
+        off_cpu_source: OffCpuSource,
+        ms: std::ops::Range<u64>,
+        variance: f64,
+    ) {
         let found = corrected(&Drawn::new(&[line], ""), edges, &Ask { ms, ..APP }).unwrap();
         let bound = found.bound_ns / MS as f64;
         assert!((bound - 1.96 * variance.sqrt()).abs() < 1e-9, "{line} {bound} {variance}");

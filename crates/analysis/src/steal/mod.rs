@@ -42,7 +42,7 @@ pub struct TimelineInput<'a> {
     /// When each vCPU was sampled.
     pub samples: &'a SampleTimes,
     /// How the axis' edges were found.
-    pub edges: OffCpuSource,
+    pub off_cpu_source: OffCpuSource,
 }
 
 /// The part of the time that is looked at.

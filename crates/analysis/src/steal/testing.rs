@@ -56,7 +56,7 @@ impl Drawn {
 
     pub(crate) fn evidence(&self) -> TimelineInput<'_> {
         let Self { axis, tables, header, samples } = self;
-        TimelineInput { axis, tables, header, samples, edges: OffCpuSource::Samples }
+        TimelineInput { axis, tables, header, samples, off_cpu_source: OffCpuSource::Samples }
     }
 
     pub(crate) fn count_exits(mut self, counts: &[(u32, u64)]) -> Self {

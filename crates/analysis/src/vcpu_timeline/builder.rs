@@ -25,7 +25,7 @@ use resolve::Level;
 pub struct VcpuTimelinesBuilder<'r> {
     resolver: &'r Resolver<'r>,
     header: &'r Header,
-    edges: OffCpuSource,
+    off_cpu_source: OffCpuSource,
     places: Places<'r>,
     vcpu_of_thread: FxHashMap<Tid, VcpuId>,
     /// By vCPU.
@@ -39,15 +39,19 @@ pub struct VcpuTimelinesBuilder<'r> {
 }
 
 impl<'r> VcpuTimelinesBuilder<'r> {
-    /// Ready for samples and switches; `edges` says how to find the edges of gaps, whatever was recorded.
+    /// Ready for samples and switches; `off_cpu_source` says how to find the edges of gaps, whatever was recorded.
     #[must_use]
-    pub fn new(resolver: &'r Resolver<'r>, header: &'r Header, edges: OffCpuSource) -> Self {
+    pub fn new(
+        resolver: &'r Resolver<'r>,
+        header: &'r Header,
+        off_cpu_source: OffCpuSource,
+    ) -> Self {
         let vcpus = &resolver.tables().vcpus;
         let threads = vcpus.iter().enumerate();
         Self {
             resolver,
             header,
-            edges,
+            off_cpu_source,
             places: Places::new(resolver),
             vcpu_of_thread: threads.map(|(n, v)| (v.tid, VcpuId::from_index(n))).collect(),
             points: vec![Vec::new(); vcpus.len()],
@@ -90,7 +94,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
             let (time, cpu) = (switch.time.0, switch.cpu);
             let point = Point { time, cpu, doing, waits, kicked: false, place: None };
             self.points[switch.vcpu.index()].push(point);
-        } else if self.edges == OffCpuSource::Samples {
+        } else if self.off_cpu_source == OffCpuSource::Samples {
             return;
         }
         if let Some(sample) = switch.guest_sample()
@@ -112,7 +116,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
         }
         self.sort();
         let mut tracks = self.new_tracks();
-        match self.edges {
+        match self.off_cpu_source {
             OffCpuSource::Samples => self.draw_by_samples(&mut tracks, period_ns),
             OffCpuSource::Switches => self.draw_by_switches(&mut tracks, period_ns),
         }
@@ -272,7 +276,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
 
     fn occupancies(&self, tracks: &[Track], period_ns: u64) -> Vec<Occupancy> {
         let (from, to) = (self.header.start.0, self.header.end.0);
-        let exact = match self.edges {
+        let exact = match self.off_cpu_source {
             OffCpuSource::Samples => FxHashMap::default(),
             OffCpuSource::Switches => occupancy::on_cpu(tracks),
         };

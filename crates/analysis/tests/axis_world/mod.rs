@@ -71,9 +71,9 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    pub(crate) fn axis(&self, edges: OffCpuSource) -> VcpuTimelines {
+    pub(crate) fn axis(&self, off_cpu_source: OffCpuSource) -> VcpuTimelines {
         let resolver = Resolver::new(&self.tables);
-        let mut builder = VcpuTimelinesBuilder::new(&resolver, &self.header, edges);
+        let mut builder = VcpuTimelinesBuilder::new(&resolver, &self.header, off_cpu_source);
         self.samples.iter().for_each(|sample| builder.push_sample(sample));
         self.switches.iter().for_each(|switch| builder.push_switch(switch));
         builder.finish()

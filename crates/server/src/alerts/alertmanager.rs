@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Alert, pause};
 use crate::auth::unix_s;
 use crate::destination::{PostError, Poster};
-use crate::handled::OperatorNotes;
+use crate::operator_notes::OperatorNotes;
 use crate::watch::Found;
 use crate::{Server, log};
 

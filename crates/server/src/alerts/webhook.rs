@@ -16,7 +16,7 @@ use serde_json::json;
 use super::{Alert, pause};
 use crate::auth::{hash, unix_s};
 use crate::destination::{PostError, Poster};
-use crate::names::{MESSAGES, day_of};
+use crate::object_names::{MESSAGES, day_of};
 use crate::store::Created;
 use crate::watch::Found;
 use crate::{Server, log};

@@ -16,7 +16,7 @@ use view::Width;
 
 use super::{ApiError, PathOf, Reader, Reply, Shared};
 use crate::auth::unix_s;
-use crate::handled::{OperatorNotes, finding_id};
+use crate::operator_notes::{OperatorNotes, finding_id};
 use crate::watch::Found;
 
 /// Which findings.

@@ -36,8 +36,8 @@ use crate::Server;
 use crate::alerts::{kind_of, short};
 use crate::auth::{Denied, unix_s};
 use crate::config::Proxy;
-use crate::handled::HandleError;
 use crate::net::{Budget, hold_answer};
+use crate::operator_notes::HandleError;
 use crate::receive::ReceiveError;
 
 /// Bytes of a request that is no window.

@@ -17,7 +17,7 @@ use utoipa::IntoParams;
 use super::{ApiError, PathOf, Reader, Reply, Shared, to_the_end};
 use crate::Server;
 use crate::analyze::AnalyzeError;
-use crate::names::{DayWindow, RAW, day_of_prefix};
+use crate::object_names::{DayWindow, RAW, day_of_prefix};
 use crate::worker::Task;
 
 /// Windows that are analysed for users at the same time.

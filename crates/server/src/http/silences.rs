@@ -9,7 +9,7 @@ use super::access::deleted;
 use super::findings::known;
 use super::{Admin, JsonOf, PathOf, Reader, Reply, Shared};
 use crate::auth::unix_s;
-use crate::handled::finding_id;
+use crate::operator_notes::finding_id;
 
 /// Acknowledges a finding. It is sent as before.
 #[utoipa::path(post, path = "/v1/findings/{id}/acknowledge", params(

@@ -19,7 +19,7 @@ use utoipa::IntoParams;
 
 use super::{ApiError, PathOf, Reader, Reply, Shared, to_the_end};
 use crate::Server;
-use crate::names::{DayWindow, RAW, day_of_prefix};
+use crate::object_names::{DayWindow, RAW, day_of_prefix};
 use crate::store::Created;
 
 /// Windows in one list.

@@ -20,7 +20,7 @@ use recording::window::HostName;
 
 use super::{Arrived, State};
 use crate::Server;
-use crate::names::{DayWindow, RAW, day_of_prefix};
+use crate::object_names::{DayWindow, RAW, day_of_prefix};
 
 /// Hosts that are listed at the same time.
 const AT_ONCE: usize = 16;

@@ -199,7 +199,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("destination killed at the switch-over", "kvm1", "stayed"),
     ("destination's daemon killed at the switch-over", "kvm2", "moved"),
     ("both daemons killed at the switch-over", "kvm2", "a migration that had begun goes on"),
-    ("garbled counters", "kvm1", "make no sense"),
+    ("garbled counters", "kvm1", "invalid counters"),
     ("late counters", "kvm1", "no counters came"),
     ("old counters", "kvm1", "9999 s old"),
     ("forged counters", "kvm1", "no numbers"),

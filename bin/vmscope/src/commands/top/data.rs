@@ -138,7 +138,7 @@ impl Source {
                 tables,
                 header: &window.header,
                 samples: &SampleTimes::default(),
-                edges: OffCpuSource::Samples,
+                off_cpu_source: OffCpuSource::Samples,
             }),
             status: String::new(),
             has_queried: false,

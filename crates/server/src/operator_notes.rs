@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 
 use crate::alerts::{KINDS, kind_of};
 use crate::auth::hash;
-use crate::names::HANDLED;
+use crate::object_names::HANDLED;
 use crate::store::{Created, Store};
 use crate::watch::Found;
 

@@ -15,7 +15,7 @@ use object_store::ObjectMeta;
 use object_store::path::Path;
 
 use super::{Found, State};
-use crate::names::{DayWindow, LEARNED};
+use crate::object_names::{DayWindow, LEARNED};
 use crate::{Server, log};
 
 /// It is stored when what is there is so old.

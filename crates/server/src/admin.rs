@@ -7,7 +7,7 @@ use query::Scope;
 
 use crate::analyze::AnalyzeError;
 use crate::auth::Auth;
-use crate::names::{DayWindow, RAW, StoredWindow, day_of_prefix};
+use crate::object_names::{DayWindow, RAW, StoredWindow, day_of_prefix};
 use crate::store::Created;
 use crate::{Config, Role, Server, open_store, runtime};
 
