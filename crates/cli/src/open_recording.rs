@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use analysis::steal::{SampleTimes, TimelineInput};
+use analysis::steal::TimelineInput;
 use analysis::vcpu_timeline::VcpuTimelines;
 use analysis::{Resolver, Selection, View};
 use clap::ValueEnum;
@@ -82,8 +82,6 @@ impl Format {
 pub struct OpenRecording {
     part: Part,
     axis: VcpuTimelines,
-    samples: SampleTimes,
-    edges: OffCpuSource,
 }
 
 impl OpenRecording {
@@ -92,19 +90,15 @@ impl OpenRecording {
     pub fn open(source: &Source, range: TimeRange) -> anyhow::Result<Self> {
         let part = Part::open(&source.dir, range)?;
         let requested = source.offcpu_source.map(OffCpuSource::from);
-        let mut samples = SampleTimes::default();
-        let resolver = Resolver::new(part.tables());
-        let axis = part.axis_seen(&resolver, requested, &mut |sample| samples.push(sample))?;
-        let edges = requested.unwrap_or(part.header().off_cpu_source);
-        Ok(Self { part, axis, samples, edges })
+        let axis = part.axis(&Resolver::new(part.tables()), requested)?;
+        Ok(Self { part, axis })
     }
 
     /// The vCPUs' time, for reports.
     #[must_use]
     pub fn vcpu_time(&self) -> VcpuTime<'_> {
         let (tables, header) = (self.part.tables(), self.part.header());
-        let Self { axis, samples, edges, .. } = self;
-        VcpuTime::new(TimelineInput { axis, tables, header, samples, edges: *edges })
+        VcpuTime::new(TimelineInput { axis: &self.axis, tables, header })
     }
 
     /// The requested VM, or all.

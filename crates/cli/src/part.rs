@@ -68,7 +68,8 @@ impl Part {
         })
     }
 
-    /// Every vCPU's time; `edges` says how the edges of gaps are found, by default as recorded.
+    /// Every vCPU's time; `edges` says how the edges of gaps are found, by default as recorded. What came before and after
+    /// the part says what vCPUs did at its edges.
     ///
     /// # Errors
     /// If switches are requested and the recording has none (a usage error), or if it can't be read.
@@ -76,20 +77,6 @@ impl Part {
         &self,
         resolver: &Resolver<'_>,
         edges: Option<OffCpuSource>,
-    ) -> anyhow::Result<VcpuTimelines> {
-        self.axis_seen(resolver, edges, &mut |_| ())
-    }
-
-    /// The same, and shows every sample of the part to `see`, in time order. What came before and after the part says what
-    /// vCPUs did at its edges.
-    ///
-    /// # Errors
-    /// As `axis`.
-    pub fn axis_seen(
-        &self,
-        resolver: &Resolver<'_>,
-        edges: Option<OffCpuSource>,
-        see: &mut dyn FnMut(&Sample),
     ) -> anyhow::Result<VcpuTimelines> {
         let recorded = self.header.off_cpu_source;
         let edges = edges.unwrap_or(recorded);
@@ -100,12 +87,7 @@ impl Part {
         }
         let mut builder = VcpuTimelinesBuilder::new(resolver, &self.recording.header, edges);
         self.recording.for_each_batch(&mut |batch| {
-            for sample in batch {
-                builder.push_sample(sample);
-                if self.has(sample) {
-                    see(sample);
-                }
-            }
+            batch.iter().for_each(|sample| builder.push_sample(sample));
         })?;
         self.recording.for_each_switch_batch(&mut |batch| {
             batch.iter().for_each(|switch| builder.push_switch(switch));

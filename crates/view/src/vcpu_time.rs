@@ -59,7 +59,7 @@ impl<'a> VcpuTime<'a> {
     }
 
     fn edges(&self) -> &'static str {
-        match self.evidence.edges {
+        match self.evidence.axis.edges {
             OffCpuSource::Samples => "samples",
             OffCpuSource::Switches => "switches",
         }

@@ -21,7 +21,7 @@ use model::{
 
 use self::slices::Slices;
 use crate::flow::FlowBuilder;
-use crate::steal::{SampleTimes, ThiefNames, TimelineInput};
+use crate::steal::{ThiefNames, TimelineInput};
 use crate::vcpu_timeline::{Segment, VcpuTimelines, VcpuTimelinesBuilder};
 use crate::{Resolver, Selection, exit_reason};
 
@@ -35,7 +35,6 @@ pub struct ResultsBuilder<'r> {
     header: &'r Header,
     timelines: VcpuTimelinesBuilder<'r>,
     flow: FlowBuilder<'r>,
-    samples: SampleTimes,
     n_samples: u64,
 }
 
@@ -49,7 +48,6 @@ impl<'r> ResultsBuilder<'r> {
             header,
             timelines: VcpuTimelinesBuilder::new(resolver, header, edges),
             flow: FlowBuilder::new(resolver, header, Selection::everything()),
-            samples: SampleTimes::default(),
             n_samples: 0,
         }
     }
@@ -58,7 +56,6 @@ impl<'r> ResultsBuilder<'r> {
     pub fn push_sample(&mut self, sample: &Sample) {
         self.timelines.push_sample(sample);
         self.flow.push(sample);
-        self.samples.push(sample);
         self.n_samples += 1;
     }
 
@@ -70,18 +67,12 @@ impl<'r> ResultsBuilder<'r> {
     /// The window's rows, in slices of `slice_ns` that begin at multiples of it.
     #[must_use]
     pub fn finish(self, window: &Arc<WindowKey>, slice_ns: u64) -> Results {
-        let Self { resolver, header, timelines, flow, samples, n_samples } = self;
+        let Self { resolver, header, timelines, flow, n_samples } = self;
         let tables = resolver.tables();
         let axis = timelines.finish();
         let slices = Slices::new(header, slice_ns);
         let names = ThiefNames::new(tables);
-        let evidence = TimelineInput {
-            axis: &axis,
-            tables,
-            header,
-            samples: &samples,
-            edges: header.off_cpu_source,
-        };
+        let evidence = TimelineInput { axis: &axis, tables, header };
         let (cpu_time, left_out) = cpus::rows(&flow.finish(), &slices, header, &names, tables);
         let whole = Whole { window, slice_unix_us: slices.first_unix_us() };
         Results {

@@ -16,7 +16,7 @@ use super::problems::{Problem, Problems};
 use super::queues::Queues;
 use super::throttle::{self, Wait};
 use super::track::{Activity, Away, Departure, Point, Track};
-use super::{Occupancy, Occupant, VcpuTimelines, by_switches, cover, occupancy};
+use super::{Occupancy, Occupant, SampleTimes, VcpuTimelines, by_switches, cover, occupancy};
 use crate::{Resolver, exit_reason};
 use resolve::Level;
 
@@ -128,6 +128,8 @@ impl<'r> VcpuTimelinesBuilder<'r> {
             timelines,
             cpus,
             places: self.places.finish(),
+            samples: SampleTimes::from_points(&self.points),
+            edges: self.edges,
             problems: self.problems.finish(),
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use analysis::Resolver;
 use analysis::overview::{Overview, overview};
-use analysis::steal::{SampleTimes, TimelineInput};
+use analysis::steal::TimelineInput;
 use analysis::vcpu_timeline::{Place, VcpuTimelines, VcpuTimelinesBuilder};
 use collector::{Names, Roots, SessionPlan, Window, Windows};
 use guest::Limits;
@@ -133,13 +133,7 @@ impl Source {
             hostname: window.header.hostname.clone(),
             n_cpus: window.header.cpus.len(),
             window_ns: window.header.end.since(window.header.start),
-            vcpus: overview(&TimelineInput {
-                axis: &axis,
-                tables,
-                header: &window.header,
-                samples: &SampleTimes::default(),
-                edges: OffCpuSource::Samples,
-            }),
+            vcpus: overview(&TimelineInput { axis: &axis, tables, header: &window.header }),
             status: String::new(),
             has_queried: false,
         };
