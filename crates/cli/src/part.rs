@@ -86,12 +86,7 @@ impl Part {
             return Err(Usage(text.to_owned()).into());
         }
         let mut builder = VcpuTimelinesBuilder::new(resolver, &self.recording.header, edges);
-        self.recording.for_each_batch(&mut |batch| {
-            batch.iter().for_each(|sample| builder.push_sample(sample));
-        })?;
-        self.recording.for_each_switch_batch(&mut |batch| {
-            batch.iter().for_each(|switch| builder.push_switch(switch));
-        })?;
+        self.recording.replay(&mut [&mut builder])?;
         let axis = builder.finish();
         Ok(match &self.range {
             Some(range) => axis.within(range),

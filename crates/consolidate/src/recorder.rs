@@ -114,15 +114,7 @@ pub(crate) fn add_figures(
     let resolver = Resolver::new(tables);
     let mut builder = VcpuTimelinesBuilder::new(&resolver, header, header.off_cpu_source);
     let mut cpus = CpuUses::new(cast, tables, &header.cpus);
-    recording.for_each_batch(&mut |batch| {
-        for sample in batch {
-            builder.push_sample(sample);
-            cpus.push(sample);
-        }
-    })?;
-    recording.for_each_switch_batch(&mut |batch| {
-        batch.iter().for_each(|switch| builder.push_switch(switch));
-    })?;
+    recording.replay(&mut [&mut builder, &mut cpus])?;
     let axis = builder.finish();
     let evidence = TimelineInput { axis: &axis, tables, header };
     run.window_ns = header.end.since(header.start);

@@ -29,7 +29,7 @@ pub use results::{
     ThiefKind, VcpuTimeRow, VmRow, WindowKey,
 };
 pub use sample::{HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
-pub use switch::{GuestAt, OffCpuReason, Switch, SwitchEvent};
+pub use switch::{GuestAt, OffCpuReason, RecordConsumer, Switch, SwitchEvent};
 pub use tables::{
     BuildId, CpuNode, ExitCount, FoundMemory, Guest, Header, Image, ImageKind, Mapping, Module,
     Note, OffCpuSource, Owner, QuotaMember, Stack, Symbol, SymbolName, Tables, Thread,

@@ -15,8 +15,8 @@ mod vcpus;
 use std::sync::Arc;
 
 use model::{
-    Counter, ExitsRow, Guest, Header, HealthRow, HostRow, ResultRow, Results, Sample, Switch,
-    Tables, TimeAccount, VcpuId, VmId, VmRow, WindowKey,
+    Counter, ExitsRow, Guest, Header, HealthRow, HostRow, RecordConsumer, ResultRow, Results,
+    Sample, Switch, Tables, TimeAccount, VcpuId, VmId, VmRow, WindowKey,
 };
 
 use self::slices::Slices;
@@ -52,18 +52,6 @@ impl<'r> ResultsBuilder<'r> {
         }
     }
 
-    /// Takes the next sample, in time order.
-    pub fn push_sample(&mut self, sample: &Sample) {
-        self.timelines.push_sample(sample);
-        self.flow.push(sample);
-        self.n_samples += 1;
-    }
-
-    /// Takes an event of a vCPU's thread, in time order for each vCPU.
-    pub fn push_switch(&mut self, switch: &Switch) {
-        self.timelines.push_switch(switch);
-    }
-
     /// The window's rows, in slices of `slice_ns` that begin at multiples of it.
     #[must_use]
     pub fn finish(self, window: &Arc<WindowKey>, slice_ns: u64) -> Results {
@@ -89,6 +77,18 @@ impl<'r> ResultsBuilder<'r> {
             vms: vms(tables, &axis).into_iter().map(|row| whole.row(row)).collect(),
             health: health(header, &axis, left_out).into_iter().map(|row| whole.row(row)).collect(),
         }
+    }
+}
+
+impl RecordConsumer for ResultsBuilder<'_> {
+    fn push_sample(&mut self, sample: &Sample) {
+        self.timelines.push_sample(sample);
+        self.flow.push(sample);
+        self.n_samples += 1;
+    }
+
+    fn push_switch(&mut self, switch: &Switch) {
+        self.timelines.push_switch(switch);
     }
 }
 

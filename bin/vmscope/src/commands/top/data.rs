@@ -12,7 +12,7 @@ use analysis::steal::TimelineInput;
 use analysis::vcpu_timeline::{Place, VcpuTimelines, VcpuTimelinesBuilder};
 use collector::{Names, Roots, SessionPlan, Window, Windows};
 use guest::Limits;
-use model::{OffCpuSource, VmId};
+use model::{OffCpuSource, RecordConsumer, VmId};
 
 use super::questions::Questions;
 
