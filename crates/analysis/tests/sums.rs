@@ -10,8 +10,8 @@ use analysis::results::ResultsBuilder;
 use analysis::vcpu_timeline::{Segment, VcpuTimeline, VcpuTimelines};
 use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View};
 use model::{
-    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, Sample, StackId, Tid, VcpuId,
-    VcpuSample, VcpuState, WindowKey,
+    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, Pid, RecordConsumer, Sample, StackId, Tid,
+    VcpuId, VcpuSample, VcpuState, WindowKey,
 };
 
 const VIEWS: [View; 4] = [View::Unified, View::Host, View::Guest, View::Native];

@@ -14,8 +14,6 @@ mod manuals;
 mod open_recording;
 #[cfg(feature = "recordings")]
 mod output;
-#[cfg(feature = "recordings")]
-mod part;
 mod program;
 #[cfg(feature = "recordings")]
 mod signals;
@@ -31,8 +29,6 @@ pub use manuals::{write_completions, write_pages, write_subcommand_pages};
 pub use open_recording::{Format, OffCpuSourceArg, OpenRecording, Source};
 #[cfg(feature = "recordings")]
 pub use output::{ReportOutput, count, create_file, pipe, print, width, write_file};
-#[cfg(feature = "recordings")]
-pub use part::Part;
 pub use program::find_program;
 #[cfg(feature = "recordings")]
 pub use program::{print_error, run_command};

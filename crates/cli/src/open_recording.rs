@@ -1,15 +1,16 @@
-//! A recording on the time axis, as `steal`, `exits` and `correct` look at it.
+//! A recording, or the part of its time between `--from` and `--to`: one way to take it for all subcommands.
 
-use std::path::PathBuf;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
-use analysis::steal::{SampleTimes, TimelineInput};
-use analysis::vcpu_timeline::VcpuTimelines;
+use analysis::steal::TimelineInput;
+use analysis::vcpu_timeline::{VcpuTimelines, VcpuTimelinesBuilder};
 use analysis::{Resolver, Selection, View};
 use clap::ValueEnum;
-use model::{OffCpuSource, VmId};
-use view::{Report, VcpuTime, Width, clean};
+use model::{Header, HostNs, Note, OffCpuSource, Sample, Tables, VmId};
+use recording::Recording;
+use view::{Report, VcpuTime, Width, clean, dropped, missed, seconds};
 
-use crate::part::Part;
 use crate::{TimeRange, Usage, width};
 
 /// What to read.
@@ -26,9 +27,15 @@ pub struct Source {
 }
 
 impl Source {
-    /// A recording as it was recorded.
-    pub fn recorded(dir: PathBuf) -> Self {
-        Self { dir, vm: None, offcpu_source: None }
+    /// The part in the range, and every vCPU's time in it.
+    ///
+    /// # Errors
+    /// As `OpenRecording::open`'s and `OpenRecording::axis`'.
+    pub fn open(&self, range: TimeRange) -> anyhow::Result<(OpenRecording, VcpuTimelines)> {
+        let recording = OpenRecording::open(&self.dir, range)?;
+        let edges = self.offcpu_source.map(OffCpuSource::from);
+        let axis = recording.axis(&recording.resolver(), edges)?;
+        Ok((recording, axis))
     }
 }
 
@@ -77,40 +84,99 @@ impl Format {
     }
 }
 
-/// A recording, or a part of its time, and what its vCPUs did.
+/// An open recording, or a part of its time.
 #[derive(Debug)]
 pub struct OpenRecording {
-    part: Part,
-    axis: VcpuTimelines,
-    samples: SampleTimes,
-    off_cpu_source: OffCpuSource,
+    recording: Recording,
+    /// The part's: it begins and ends with the part.
+    header: Header,
+    /// `None`: all of it.
+    range: Option<Range<HostNs>>,
 }
 
 impl OpenRecording {
+    /// Opens the recording at `dir`.
+    ///
     /// # Errors
-    /// A usage error when it has no such edges, or no time in the range; or it can't be read.
-    pub fn open(source: &Source, range: TimeRange) -> anyhow::Result<Self> {
-        let part = Part::open(&source.dir, range)?;
-        let requested = source.offcpu_source.map(OffCpuSource::from);
-        let mut samples = SampleTimes::default();
-        let resolver = Resolver::new(part.tables());
-        let axis = part.axis_seen(&resolver, requested, &mut |sample| samples.push(sample))?;
-        let off_cpu_source = requested.unwrap_or(part.header().off_cpu_source);
-        Ok(Self { part, axis, samples, off_cpu_source })
+    /// A usage error when it has no time in the range; or it can't be read.
+    pub fn open(dir: &Path, range: TimeRange) -> anyhow::Result<Self> {
+        let mut recording = Recording::open(dir)?;
+        let all = recording.header.start..recording.header.end;
+        let Some(range) = range.within(all)? else { return Ok(Self::whole(recording)) };
+        let mut header = part_header(&recording.header, &range);
+        if !recording.tables.exits.is_empty() {
+            recording.tables.exits.clear();
+            let text = "VM exits were counted for the whole recording: their counts are left out";
+            header.notes.push(Note { subject: SUBJECT.to_owned(), text: text.to_owned() });
+        }
+        Ok(Self { recording, header, range: Some(range) })
+    }
+
+    /// All of a recording.
+    pub fn whole(recording: Recording) -> Self {
+        let header = recording.header.clone();
+        Self { recording, header, range: None }
+    }
+
+    /// The part's header.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The recording's tables.
+    #[must_use]
+    pub fn tables(&self) -> &Tables {
+        &self.recording.tables
+    }
+
+    /// What names its samples.
+    #[must_use]
+    pub fn resolver(&self) -> Resolver<'_> {
+        Resolver::new(self.tables())
+    }
+
+    /// Shows the part's samples to `see`, in time order.
+    ///
+    /// # Errors
+    /// When they can't be read.
+    pub fn for_each_sample(&self, see: &mut dyn FnMut(&Sample)) -> Result<(), recording::Error> {
+        self.recording.for_each_batch(&mut |batch| {
+            batch.iter().filter(|sample| self.has(sample)).for_each(&mut *see);
+        })
+    }
+
+    /// Every vCPU's time; `off_cpu_source` says how the edges of gaps are found, by default as recorded. What came before and after
+    /// the part says what vCPUs did at its edges.
+    ///
+    /// # Errors
+    /// If switches are requested and the recording has none (a usage error), or if it can't be read.
+    pub fn axis(
+        &self,
+        resolver: &Resolver<'_>,
+        off_cpu_source: Option<OffCpuSource>,
+    ) -> anyhow::Result<VcpuTimelines> {
+        let recorded = self.header.off_cpu_source;
+        let off_cpu_source = off_cpu_source.unwrap_or(recorded);
+        if (off_cpu_source, recorded) == (OffCpuSource::Switches, OffCpuSource::Samples) {
+            let text =
+                "this recording has no switches of vCPUs: record with --offcpu-source switches";
+            return Err(Usage(text.to_owned()).into());
+        }
+        let mut builder =
+            VcpuTimelinesBuilder::new(resolver, &self.recording.header, off_cpu_source);
+        self.recording.replay(&mut [&mut builder])?;
+        let axis = builder.finish();
+        Ok(match &self.range {
+            Some(range) => axis.within(range),
+            None => axis,
+        })
     }
 
     /// The vCPUs' time, for reports.
     #[must_use]
-    pub fn vcpu_time(&self) -> VcpuTime<'_> {
-        let (tables, header) = (self.part.tables(), self.part.header());
-        let Self { axis, samples, off_cpu_source, .. } = self;
-        VcpuTime::new(TimelineInput {
-            axis,
-            tables,
-            header,
-            samples,
-            off_cpu_source: *off_cpu_source,
-        })
+    pub fn vcpu_time<'a>(&'a self, axis: &'a VcpuTimelines) -> VcpuTime<'a> {
+        VcpuTime::new(TimelineInput { axis, tables: self.tables(), header: self.header() })
     }
 
     /// The requested VM, or all.
@@ -122,7 +188,7 @@ impl OpenRecording {
             Some(_) => Ok(vec![self.vm(name)?]),
             None => {
                 self.refuse_without_vms()?;
-                Ok((0..self.part.tables().vms.len()).map(VmId::from_index).collect())
+                Ok((0..self.tables().vms.len()).map(VmId::from_index).collect())
             }
         }
     }
@@ -133,16 +199,49 @@ impl OpenRecording {
     /// A usage error when there is none of that name, or more than one to choose from.
     pub fn vm(&self, name: Option<&str>) -> anyhow::Result<VmId> {
         self.refuse_without_vms()?;
-        let selection = Selection::new(self.part.tables(), View::Guest, name, None, None);
+        let selection = Selection::new(self.tables(), View::Guest, name, None, None);
         let selection = selection.map_err(|error| Usage(clean(&error.to_string()).into_owned()))?;
         let vm = selection.vm();
         Ok(vm.expect("the guest view is always of one VM"))
     }
 
     fn refuse_without_vms(&self) -> Result<(), Usage> {
-        match self.part.tables().vms.is_empty() {
+        match self.tables().vms.is_empty() {
             true => Err(Usage("this recording has no VM: record while one runs".to_owned())),
             false => Ok(()),
         }
     }
+
+    /// Neighbouring parts share no sample. The last instant belongs to the part that ends with the recording.
+    fn has(&self, sample: &Sample) -> bool {
+        self.range.as_ref().is_none_or(|range| {
+            let is_last = sample.time == range.end && range.end == self.recording.header.end;
+            range.contains(&sample.time) || is_last
+        })
+    }
+}
+
+/// What notes of a part are about.
+const SUBJECT: &str = "time range";
+
+/// What was dropped and missed is not known by time.
+fn part_header(whole: &Header, range: &Range<HostNs>) -> Header {
+    let after = |time: HostNs| seconds(time.since(whole.start), 3);
+    let text = format!(
+        "{} s to {} s of {} s; of all of it: dropped {}, missed {}",
+        after(range.start),
+        after(range.end),
+        after(whole.end),
+        dropped(whole),
+        missed(whole)
+    );
+    let mut header = Header {
+        start: range.start,
+        end: range.end,
+        start_unix_ns: whole.start_unix_ns.saturating_add(range.start.since(whole.start)),
+        ..whole.clone()
+    };
+    header.counters.clear();
+    header.notes.push(Note { subject: SUBJECT.to_owned(), text });
+    header
 }

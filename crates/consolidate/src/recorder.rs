@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use analysis::Resolver;
-use analysis::steal::{SampleTimes, TimelineInput};
+use analysis::steal::TimelineInput;
 use analysis::vcpu_timeline::VcpuTimelinesBuilder;
 use collector::{
     Exits, GuestQuestions, Naming, ProcessEvents, Recorder, Roots, Sampling, SessionPlan,
@@ -110,23 +110,12 @@ pub(crate) fn add_figures(
 ) -> Result<(), Error> {
     let recording = Recording::open(folder)?;
     let (tables, header) = (&recording.tables, &recording.header);
-    let off_cpu_source = header.off_cpu_source;
     let resolver = Resolver::new(tables);
-    let mut builder = VcpuTimelinesBuilder::new(&resolver, header, off_cpu_source);
-    let mut samples = SampleTimes::default();
+    let mut builder = VcpuTimelinesBuilder::new(&resolver, header, header.off_cpu_source);
     let mut cpus = CpuUses::new(cast, tables, &header.cpus);
-    recording.for_each_batch(&mut |batch| {
-        for sample in batch {
-            builder.push_sample(sample);
-            samples.push(sample);
-            cpus.push(sample);
-        }
-    })?;
-    recording.for_each_switch_batch(&mut |batch| {
-        batch.iter().for_each(|switch| builder.push_switch(switch));
-    })?;
+    recording.replay(&mut [&mut builder, &mut cpus])?;
     let axis = builder.finish();
-    let evidence = TimelineInput { axis: &axis, tables, header, samples: &samples, off_cpu_source };
+    let evidence = TimelineInput { axis: &axis, tables, header };
     run.window_ns = header.end.since(header.start);
     run.began_unix_ms = header.start_unix_ns / 1_000_000;
     run.vms = lab::observe::vms(&evidence, cast);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use analysis::exit_reason;
 use analysis::steal::{Thief, ThiefNames, TimelineInput, balances};
 use analysis::vcpu_timeline::Occupant;
-use model::{CpuId, Pid, Sample, Tables, TimeAccount, VcpuId, VcpuState, VmId};
+use model::{CpuId, Pid, RecordConsumer, Sample, Tables, TimeAccount, VcpuId, VcpuState, VmId};
 
 use split::{Part, Split, TimeAxis};
 
@@ -139,12 +139,6 @@ impl<'a> CpuUses<'a> {
         Self { cast, tables, names: ThiefNames::new(tables), samples }
     }
 
-    /// Adds a sample.
-    pub fn push(&mut self, sample: &Sample) {
-        let which = self.which(sample);
-        *self.samples.entry(sample.cpu).or_default().entry(which).or_default() += 1;
-    }
-
     /// What each CPU did in the window; what has no sample is unknown.
     #[must_use]
     pub fn finish(self, window_ns: u64, period_ns: u64) -> Vec<Cpu> {
@@ -192,6 +186,13 @@ impl<'a> CpuUses<'a> {
 
     fn vm_of(&self, vcpu: VcpuId) -> Option<VmId> {
         self.tables.vcpus.get(vcpu.index()).map(|row| row.vm)
+    }
+}
+
+impl RecordConsumer for CpuUses<'_> {
+    fn push_sample(&mut self, sample: &Sample) {
+        let which = self.which(sample);
+        *self.samples.entry(sample.cpu).or_default().entry(which).or_default() += 1;
     }
 }
 

@@ -29,7 +29,7 @@ pub use results::{
     ThiefKind, VcpuTimeRow, VmRow, WindowKey,
 };
 pub use sample::{HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
-pub use switch::{GuestRegisters, OffCpuReason, Switch, SwitchEvent};
+pub use switch::{GuestRegisters, OffCpuReason, RecordConsumer, Switch, SwitchEvent};
 pub use tables::{
     BuildId, CpuNode, ExitCount, Guest, Header, Image, ImageKind, Mapping, Module, Note,
     NumaReading, OffCpuSource, Owner, QuotaMember, Stack, Symbol, SymbolName, Tables, Thread,

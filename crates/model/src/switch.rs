@@ -5,6 +5,15 @@ use crate::{
     TimelineState, VcpuId, VcpuSample, VcpuState, WaitCounters,
 };
 
+/// Takes the samples of a recording in time order, then its switches, those of each vCPU in time order.
+pub trait RecordConsumer {
+    /// Takes the next sample.
+    fn push_sample(&mut self, sample: &Sample);
+
+    /// Takes the next switch; most look at samples only.
+    fn push_switch(&mut self, _switch: &Switch) {}
+}
+
 /// One event of a vCPU's thread on the host's time axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {

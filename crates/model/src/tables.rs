@@ -101,9 +101,10 @@ pub enum Trigger {
 }
 
 /// How the edges of the gaps between a vCPU's samples are found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum OffCpuSource {
     /// By the samples themselves: to one period.
+    #[default]
     Samples,
     /// By the scheduler's switches of vCPU threads: to the nanosecond.
     Switches,

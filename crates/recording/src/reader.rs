@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{Counter, Header, HostNs, Note, Sample, Switch, Tables};
+use model::{Counter, Header, HostNs, Note, RecordConsumer, Sample, Switch, Tables};
 
 use crate::batches::{Batches, Source};
 use crate::error::{Error, Folder};
@@ -68,6 +68,23 @@ impl Recording {
             see(batch);
         }
         Ok(())
+    }
+
+    /// Shows all samples, then all switches, to consumers.
+    ///
+    /// # Errors
+    /// When they can't be read; the consumers have then seen those before.
+    pub fn replay(&self, consumers: &mut [&mut dyn RecordConsumer]) -> Result<(), Error> {
+        self.for_each_batch(&mut |batch| {
+            for consumer in &mut *consumers {
+                batch.iter().for_each(|sample| consumer.push_sample(sample));
+            }
+        })?;
+        self.for_each_switch_batch(&mut |batch| {
+            for consumer in &mut *consumers {
+                batch.iter().for_each(|switch| consumer.push_switch(switch));
+            }
+        })
     }
 
     /// Shows all events of vCPUs' threads to `see`, batch by batch: each in time order, those of one vCPU

@@ -31,12 +31,7 @@ pub(crate) fn write(
     let header = &recording.header;
     let resolver = Resolver::new(&recording.tables);
     let mut builder = ResultsBuilder::new(&resolver, header);
-    recording.for_each_switch_batch(&mut |batch| {
-        batch.iter().for_each(|switch| builder.push_switch(switch));
-    })?;
-    recording.for_each_batch(&mut |batch| {
-        batch.iter().for_each(|sample| builder.push_sample(sample));
-    })?;
+    recording.replay(&mut [&mut builder])?;
     let window = WindowKey::new(host.to_string(), header);
     recording::results::write(folder, &builder.finish(&Arc::new(window), slice_ns))
 }

@@ -59,7 +59,7 @@ impl<'a> VcpuTime<'a> {
     }
 
     fn off_cpu_source(&self) -> &'static str {
-        match self.evidence.off_cpu_source {
+        match self.evidence.axis.off_cpu_source {
             OffCpuSource::Samples => "samples",
             OffCpuSource::Switches => "switches",
         }

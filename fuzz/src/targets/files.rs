@@ -157,15 +157,9 @@ fn reports(recording: &Recording) {
     let mut aggregator = Aggregator::new(&resolver, header, query);
     let mut builder = VcpuTimelinesBuilder::new(&resolver, header, header.off_cpu_source);
     let samples = recording.for_each_batch(&mut |batch| {
-        for sample in batch {
-            aggregator.push(sample);
-            builder.push_sample(sample);
-        }
+        batch.iter().for_each(|sample| aggregator.push(sample));
     });
-    let switches = recording.for_each_switch_batch(&mut |batch| {
-        batch.iter().for_each(|switch| builder.push_switch(switch));
-    });
-    if samples.is_err() || switches.is_err() {
+    if samples.is_err() || recording.replay(&mut [&mut builder]).is_err() {
         return;
     }
     let profile = aggregator.finish_on(&builder.finish());

@@ -139,12 +139,7 @@ fn windows(folder: &Path) -> Vec<Summary> {
     let header = &recording.header;
     let resolver = Resolver::new(&recording.tables);
     let mut builder = ResultsBuilder::new(&resolver, header);
-    recording
-        .for_each_switch_batch(&mut |batch| batch.iter().for_each(|s| builder.push_switch(s)))
-        .unwrap();
-    recording
-        .for_each_batch(&mut |batch| batch.iter().for_each(|s| builder.push_sample(s)))
-        .unwrap();
+    recording.replay(&mut [&mut builder]).unwrap();
     let window = Arc::new(WindowKey::new(header.hostname.clone(), header));
     let results = builder.finish(&window, WINDOW_NS);
     let mut slices: Vec<i64> = results.vcpu_time.iter().map(|row| row.slice_unix_us).collect();

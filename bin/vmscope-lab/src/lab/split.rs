@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use analysis::vcpu_timeline::VcpuTimelines;
 use anyhow::Context;
 use clap::ValueEnum;
 use model::{HostNs, MachineId, VmId};
@@ -14,11 +15,11 @@ use recording::trace::Trace;
 use split::{
     CaptureFile, CaptureNs, Counts, Endpoint, GuestTrips, Interface, Packet, Roles, Splitter,
 };
-use view::{SplitBy, SplitQuery, SplitRecording, clean};
+use view::{SplitBy, SplitQuery, SplitRecording, VcpuTime, clean};
 
 use cli::TimeRange;
 use cli::Usage;
-use cli::{Format, OpenRecording, Source};
+use cli::{Format, OpenRecording};
 use cli::{count, print};
 
 const EXAMPLE: &str = "Examples:
@@ -96,7 +97,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let roles = Roles { web: args.web.clone(), db: args.db.clone(), aliases: args.alias.clone() };
     let recording =
         args.recording.as_deref().map(|dir| Recorded::open(dir, &args.vm)).transpose()?;
-    let source = recording.as_ref().map(|recorded| recorded.recording.vcpu_time());
+    let source = recording.as_ref().map(Recorded::vcpu_time);
     let mut captures = Captures::open(&args.files)?;
     let mut splitter = Splitter::new(roles);
     captures.read(&mut splitter)?;
@@ -125,12 +126,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// A recording, and which of its VMs has which address.
 struct Recorded {
     recording: OpenRecording,
+    axis: VcpuTimelines,
     vms: BTreeMap<IpAddr, VmId>,
 }
 
 impl Recorded {
     fn open(dir: &Path, names: &[(String, IpAddr)]) -> anyhow::Result<Self> {
-        let recording = OpenRecording::open(&Source::recorded(dir.to_owned()), TimeRange::ALL)?;
+        let recording = OpenRecording::open(dir, TimeRange::ALL)?;
+        let axis = recording.axis(&recording.resolver(), None)?;
         let mut vms = BTreeMap::new();
         for (name, address) in names {
             let vm = recording.vm(Some(name))?;
@@ -138,7 +141,11 @@ impl Recorded {
                 return Err(Usage(format!("{address} is given to two VMs")).into());
             }
         }
-        Ok(Self { recording, vms })
+        Ok(Self { recording, axis, vms })
+    }
+
+    fn vcpu_time(&self) -> VcpuTime<'_> {
+        self.recording.vcpu_time(&self.axis)
     }
 }
 

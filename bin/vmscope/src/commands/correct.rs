@@ -10,7 +10,7 @@ use view::{CorrectQuery, Report, TakenExceedsRun, VcpuTime, clean, seconds};
 
 use cli::Usage;
 use cli::print;
-use cli::{Format, OpenRecording, Source};
+use cli::{Format, Source};
 use cli::{TimeRange, duration_in_seconds};
 
 const EXAMPLE: &str = "Examples:
@@ -47,9 +47,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let recording = OpenRecording::open(&args.source, TimeRange::ALL)?;
+    let (recording, axis) = args.source.open(TimeRange::ALL)?;
     let vm = recording.vm(args.source.vm.as_deref())?;
-    let time = recording.vcpu_time();
+    let time = recording.vcpu_time(&axis);
     let query = CorrectQuery {
         vm,
         window: window(time.evidence.all(), args)?,

@@ -8,7 +8,7 @@ use view::ExitsBy;
 
 use cli::TimeRange;
 use cli::print;
-use cli::{Format, OpenRecording, Source};
+use cli::{Format, Source};
 
 const EXAMPLE: &str = "Examples:
   vmscope record -o day1 --exits --duration 20
@@ -45,13 +45,13 @@ enum By {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let recording = OpenRecording::open(&args.source, args.range)?;
+    let (recording, axis) = args.source.open(args.range)?;
     let vms = recording.vms(args.source.vm.as_deref())?;
     let by = match args.by {
         By::Reason => ExitsBy::Reason,
         By::Function => ExitsBy::Function,
     };
-    let report = view::exits(&recording.vcpu_time(), &vms, by);
+    let report = view::exits(&recording.vcpu_time(&axis), &vms, by);
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -101,12 +101,7 @@ fn summary(recording: &Recording) -> anyhow::Result<Summary> {
     let header = &recording.header;
     let resolver = Resolver::new(&recording.tables);
     let mut builder = ResultsBuilder::new(&resolver, header);
-    recording.for_each_switch_batch(&mut |batch| {
-        batch.iter().for_each(|switch| builder.push_switch(switch));
-    })?;
-    recording.for_each_batch(&mut |batch| {
-        batch.iter().for_each(|sample| builder.push_sample(sample));
-    })?;
+    recording.replay(&mut [&mut builder])?;
     let window = WindowKey::new(header.hostname.clone(), header);
     let results = builder.finish(&Arc::new(window), SLICE_NS);
     let mut summary = Summary::from_results(&results).context("the recording has no host")?;

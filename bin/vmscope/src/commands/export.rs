@@ -16,7 +16,7 @@ use view::{clean, dropped, missed};
 
 use super::report::{Select, refuse_unknown_process};
 use cli::OffCpuSourceArg;
-use cli::Part;
+use cli::OpenRecording;
 use cli::TimeRange;
 use cli::Usage;
 use cli::{pipe, write_file};
@@ -107,8 +107,8 @@ impl Format {
 }
 
 /// A recording, or the selected part of it, ready to be written.
-struct Loaded<'r> {
-    part: &'r Part,
+pub(crate) struct Loaded {
+    recording: OpenRecording,
     selection: Selection,
     view: String,
     notes: Vec<Note>,
@@ -116,43 +116,13 @@ struct Loaded<'r> {
     axis: VcpuTimelines,
 }
 
-/// A whole recording in time: to be shown beside what else was seen then.
-pub(crate) struct InTime {
-    part: Part,
-    notes: Vec<Note>,
-    axis: VcpuTimelines,
-}
-
-impl InTime {
-    /// Edges of gaps are found as recorded.
-    ///
-    /// # Errors
-    /// When its samples or switches can't be read.
-    pub(crate) fn load(recording: Recording) -> anyhow::Result<Self> {
-        let part = Part::whole(recording);
-        let axis = part.axis(&Resolver::new(part.tables()), None)?;
-        let notes = notes(&part, &Selection::all(part.tables(), View::Unified)?, &axis);
-        Ok(Self { part, notes, axis })
-    }
-
-    pub(crate) fn chart(&self) -> Chart<'_> {
-        let (tables, header) = (self.part.tables(), self.part.header());
-        Chart { axis: &self.axis, tables, header, vm: None, vcpu: None }
-    }
-
-    pub(crate) fn about(&self) -> About<'_> {
-        About { view: "unified view", notes: &self.notes }
-    }
-}
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = args.output.clone().unwrap_or_else(|| args.format.default_file().into());
     let to_stdout = file == Path::new("-");
     refuse_bad_target(args.format, &file)?;
     refuse_edges(args)?;
-    let part = Part::open(&args.dir, args.range)?;
     let off_cpu_source = args.offcpu_source.map(OffCpuSource::from);
-    let loaded = Loaded::load(args.format, &part, &args.select, &args.dir, off_cpu_source)?;
+    let loaded = Loaded::load(args.format, &args.dir, args.range, &args.select, off_cpu_source)?;
     let write = |out: &mut dyn Write| loaded.write(args.format, BufWriter::new(out));
     if to_stdout {
         pipe(write(&mut io::stdout().lock())).context("failed to write to standard output")?;
@@ -175,40 +145,54 @@ pub(crate) fn page(
     select: &Select,
     off_cpu_source: Option<OffCpuSource>,
 ) -> anyhow::Result<String> {
-    let part = Part::open(dir, range)?;
-    let loaded = Loaded::load(Format::Html, &part, select, dir, off_cpu_source)?;
+    let loaded = Loaded::load(Format::Html, dir, range, select, off_cpu_source)?;
     let mut page = Vec::new();
     loaded.write(Format::Html, &mut page).context("failed to write the page")?;
     String::from_utf8(page).context("the page is not UTF-8")
 }
 
-impl<'r> Loaded<'r> {
+impl Loaded {
+    /// All of a recording in time, to be shown beside what else was seen then. Edges of gaps are found as recorded.
+    ///
+    /// # Errors
+    /// When its samples or switches can't be read.
+    pub(crate) fn in_time(recording: Recording) -> anyhow::Result<Self> {
+        let recording = OpenRecording::whole(recording);
+        let selection = Selection::all(recording.tables(), View::Unified)?;
+        let axis = recording.axis(&recording.resolver(), None)?;
+        let view = view_text(&selection, recording.tables());
+        let notes = notes(&recording, &selection, &axis);
+        Ok(Self { recording, selection, view, notes, flow: Flow::default(), axis })
+    }
+
     fn load(
         format: Format,
-        part: &'r Part,
-        select: &Select,
         dir: &Path,
+        range: TimeRange,
+        select: &Select,
         off_cpu_source: Option<OffCpuSource>,
     ) -> anyhow::Result<Self> {
-        let selection = select.selection(part.tables())?;
-        let resolver = Resolver::new(part.tables());
+        let recording = OpenRecording::open(dir, range)?;
+        let selection = select.selection(recording.tables())?;
+        let resolver = recording.resolver();
         let (mut flow, mut axis) = (Flow::default(), VcpuTimelines::default());
-        let mut view = view_text(&selection, part.tables());
+        let mut view = view_text(&selection, recording.tables());
         if format.has_samples() {
-            flow = self::flow(part, &resolver, selection.clone(), dir)?;
+            flow = self::flow(&recording, &resolver, selection.clone(), dir)?;
         } else {
             refuse_part_of_vcpu(&selection)?;
         }
         if format.has_axis() {
-            axis = part.axis(&resolver, off_cpu_source)?;
-            view += edges_text(off_cpu_source.unwrap_or(part.header().off_cpu_source));
+            axis = recording.axis(&resolver, off_cpu_source)?;
+            view += edges_text(axis.off_cpu_source);
         }
-        let notes = notes(part, &selection, &axis);
-        Ok(Self { part, selection, view, notes, flow, axis })
+        drop(resolver);
+        let notes = notes(&recording, &selection, &axis);
+        Ok(Self { recording, selection, view, notes, flow, axis })
     }
 
     fn write(&self, format: Format, out: impl Write) -> io::Result<()> {
-        let about = About { view: &self.view, notes: &self.notes };
+        let about = self.about();
         match format {
             Format::Folded => export::folded::write(&self.flow, out),
             Format::Pprof => export::pprof::write(&self.flow, about, out),
@@ -218,8 +202,12 @@ impl<'r> Loaded<'r> {
         }
     }
 
-    fn chart(&self) -> Chart<'_> {
-        let (tables, header) = (self.part.tables(), self.part.header());
+    pub(crate) fn about(&self) -> About<'_> {
+        About { view: &self.view, notes: &self.notes }
+    }
+
+    pub(crate) fn chart(&self) -> Chart<'_> {
+        let (tables, header) = (self.recording.tables(), self.recording.header());
         let (vm, vcpu) = (self.selection.vm(), self.selection.vcpu());
         Chart { axis: &self.axis, tables, header, vm, vcpu }
     }
@@ -269,13 +257,13 @@ fn refuse_part_of_vcpu(selection: &Selection) -> Result<(), Usage> {
 }
 
 fn flow(
-    part: &Part,
+    recording: &OpenRecording,
     resolver: &Resolver<'_>,
     selection: Selection,
     dir: &Path,
 ) -> anyhow::Result<Flow> {
-    let mut builder = FlowBuilder::new(resolver, part.header(), selection.clone());
-    part.for_each_sample(&mut |sample| builder.push(sample))?;
+    let mut builder = FlowBuilder::new(resolver, recording.header(), selection.clone());
+    recording.for_each_sample(&mut |sample| builder.push(sample))?;
     let flow = builder.finish();
     refuse_unknown_process(&selection, flow.samples.len() as u64, dir)?;
     anyhow::ensure!(!flow.samples.is_empty(), "no sample matches: there is nothing to export");
@@ -307,14 +295,14 @@ fn edges_text(off_cpu_source: OffCpuSource) -> &'static str {
 
 /// What the recording says was missed, the guests without a map, the samples dropped, what made no sense on
 /// the time axis, and what a report of the same selection would count besides.
-fn notes(part: &Part, selection: &Selection, axis: &VcpuTimelines) -> Vec<Note> {
-    let header = part.header();
+fn notes(recording: &OpenRecording, selection: &Selection, axis: &VcpuTimelines) -> Vec<Note> {
+    let header = recording.header();
     let mut notes = header.notes.clone();
     if selection.view() == View::Guest {
         let text = "halt, steal and throttling are no samples: shares here are of the samples";
         notes.push(Note { subject: "guest view".to_owned(), text: text.to_owned() });
     }
-    for vm in &part.tables().vms {
+    for vm in &recording.tables().vms {
         if let Guest::Unmapped { reason } = &vm.guest
             && !notes.iter().any(|note| note.subject == vm.name && note.text.contains(reason))
         {

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use analysis::vcpu_timeline::agreement;
-use analysis::{Aggregator, By, Profile, Query, Resolver, Selection, View};
+use analysis::{Aggregator, By, Profile, Query, Selection, View};
 use anyhow::Context;
 use clap::ValueEnum;
 use model::{OffCpuSource, Tables};
 use view::{Report, Width, clean};
 
 use super::export;
-use cli::Part;
+use cli::OpenRecording;
 use cli::TimeRange;
 use cli::Usage;
 use cli::{count, print, width};
@@ -184,22 +184,22 @@ pub(crate) fn refuse_unknown_process(
 }
 
 fn profile(dir: &Path, args: &Args) -> anyhow::Result<Profile> {
-    let part = Part::open(dir, args.range)?;
+    let recording = OpenRecording::open(dir, args.range)?;
     let query = Query {
-        selection: args.select.selection(part.tables())?,
+        selection: args.select.selection(recording.tables())?,
         by: by(args.by),
         limit: limit(args),
     };
-    let resolver = Resolver::new(part.tables());
-    let mut aggregator = Aggregator::new(&resolver, part.header(), query);
-    part.for_each_sample(&mut |sample| aggregator.push(sample))?;
+    let resolver = recording.resolver();
+    let mut aggregator = Aggregator::new(&resolver, recording.header(), query);
+    recording.for_each_sample(&mut |sample| aggregator.push(sample))?;
     if !aggregator.needs_axis() {
         refuse_edges(args.offcpu_source)?;
-        if !part.header().lacks_samples() {
+        if !recording.header().lacks_samples() {
             return Ok(aggregator.finish());
         }
     }
-    let axis = part.axis(&resolver, off_cpu_source(args.offcpu_source))?;
+    let axis = recording.axis(&resolver, off_cpu_source(args.offcpu_source))?;
     Ok(aggregator.finish_on(&axis))
 }
 
@@ -243,12 +243,12 @@ fn agreement_report(args: &Args) -> anyhow::Result<Report> {
         let text = "--offcpu-source both compares whole vCPUs, as text or json: leave out --process and --format csv or html";
         return Err(Usage(text.to_owned()).into());
     }
-    let part = Part::open(&args.dir, args.range)?;
-    let (tables, period_ns) = (part.tables(), part.header().period_ns);
+    let recording = OpenRecording::open(&args.dir, args.range)?;
+    let (tables, period_ns) = (recording.tables(), recording.header().period_ns);
     let selection = args.select.selection_in(tables, View::Unified)?;
-    let resolver = Resolver::new(tables);
-    let switches = part.axis(&resolver, Some(OffCpuSource::Switches))?;
-    let samples = part.axis(&resolver, Some(OffCpuSource::Samples))?;
+    let resolver = recording.resolver();
+    let switches = recording.axis(&resolver, Some(OffCpuSource::Switches))?;
+    let samples = recording.axis(&resolver, Some(OffCpuSource::Samples))?;
     let found = agreement(&samples, &switches, period_ns);
     Ok(view::agreement(tables, &selection, &found, period_ns))
 }

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use view::{StealBy, StealQuery};
 
 use cli::TimeRange;
-use cli::{Format, OpenRecording, Source};
+use cli::{Format, Source};
 use cli::{count, print};
 
 /// Lines of a text table unless `--limit` says otherwise.
@@ -78,7 +78,7 @@ impl From<By> for StealBy {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let recording = OpenRecording::open(&args.source, args.range)?;
+    let (recording, axis) = args.source.open(args.range)?;
     let query = StealQuery {
         vms: recording.vms(args.source.vm.as_deref())?,
         all: args.source.vm.is_none(),
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             (None, Format::Text) => Some(TEXT_LIMIT),
         },
     };
-    let report = view::steal(&recording.vcpu_time(), &query, args.format.width());
+    let report = view::steal(&recording.vcpu_time(&axis), &query, args.format.width());
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }

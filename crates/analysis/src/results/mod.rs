@@ -15,13 +15,13 @@ mod vcpus;
 use std::sync::Arc;
 
 use model::{
-    Counter, ExitsRow, Guest, Header, HealthRow, HostRow, ResultRow, Results, Sample, Switch,
-    Tables, TimeAccount, Vm, VmRow, WindowKey,
+    Counter, ExitsRow, Guest, Header, HealthRow, HostRow, RecordConsumer, ResultRow, Results,
+    Sample, Switch, Tables, TimeAccount, Vm, VmRow, WindowKey,
 };
 
 use self::slices::Slices;
 use crate::flow::FlowBuilder;
-use crate::steal::{SampleTimes, ThiefNames, TimelineInput};
+use crate::steal::{ThiefNames, TimelineInput};
 use crate::vcpu_timeline::{VcpuTimeline, VcpuTimelines, VcpuTimelinesBuilder};
 use crate::{Resolver, Selection, exit_reason};
 
@@ -35,7 +35,6 @@ pub struct ResultsBuilder<'r> {
     header: &'r Header,
     timelines: VcpuTimelinesBuilder<'r>,
     flow: FlowBuilder<'r>,
-    samples: SampleTimes,
     n_samples: u64,
 }
 
@@ -49,39 +48,19 @@ impl<'r> ResultsBuilder<'r> {
             header,
             timelines: VcpuTimelinesBuilder::new(resolver, header, off_cpu_source),
             flow: FlowBuilder::new(resolver, header, Selection::everything()),
-            samples: SampleTimes::default(),
             n_samples: 0,
         }
-    }
-
-    /// Takes the next sample, in time order.
-    pub fn push_sample(&mut self, sample: &Sample) {
-        self.timelines.push_sample(sample);
-        self.flow.push(sample);
-        self.samples.push(sample);
-        self.n_samples += 1;
-    }
-
-    /// Takes an event of a vCPU's thread, in time order for each vCPU.
-    pub fn push_switch(&mut self, switch: &Switch) {
-        self.timelines.push_switch(switch);
     }
 
     /// The window's rows, in slices of `slice_ns` that begin at multiples of it.
     #[must_use]
     pub fn finish(self, window: &Arc<WindowKey>, slice_ns: u64) -> Results {
-        let Self { resolver, header, timelines, flow, samples, n_samples } = self;
+        let Self { resolver, header, timelines, flow, n_samples } = self;
         let tables = resolver.tables();
         let axis = timelines.finish();
         let slices = Slices::new(header, slice_ns);
         let names = ThiefNames::new(tables);
-        let evidence = TimelineInput {
-            axis: &axis,
-            tables,
-            header,
-            samples: &samples,
-            off_cpu_source: header.off_cpu_source,
-        };
+        let evidence = TimelineInput { axis: &axis, tables, header };
         let (cpu_time, left_out) = cpus::rows(&flow.finish(), &slices, header, &names, tables);
         let whole = Whole { window, slice_unix_us: slices.first_unix_us() };
         Results {
@@ -98,6 +77,18 @@ impl<'r> ResultsBuilder<'r> {
             vms: vms(tables, &axis).into_iter().map(|row| whole.row(row)).collect(),
             health: health(header, &axis, left_out).into_iter().map(|row| whole.row(row)).collect(),
         }
+    }
+}
+
+impl RecordConsumer for ResultsBuilder<'_> {
+    fn push_sample(&mut self, sample: &Sample) {
+        self.timelines.push_sample(sample);
+        self.flow.push(sample);
+        self.n_samples += 1;
+    }
+
+    fn push_switch(&mut self, switch: &Switch) {
+        self.timelines.push_switch(switch);
     }
 }
 

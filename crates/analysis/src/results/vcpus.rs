@@ -57,7 +57,7 @@ fn sums(
     same: &SamePlaces,
     timeline: &VcpuTimeline,
 ) -> FxHashMap<Key, Sum> {
-    let attribution = Attribution::new(evidence.axis, timeline, evidence.samples);
+    let attribution = Attribution::new(evidence.axis, timeline);
     let mut sums: FxHashMap<Key, Sum> = FxHashMap::default();
     for (number, segment) in timeline.segments.iter().enumerate() {
         let whose =
@@ -76,7 +76,7 @@ fn sums(
             }
             let sum = sums.entry(key).or_default();
             sum.ns += piece.length_ns();
-            sum.samples += evidence.samples.within(timeline.vcpu, &piece);
+            sum.samples += evidence.axis.samples.within(timeline.vcpu, &piece);
         }
     }
     sums

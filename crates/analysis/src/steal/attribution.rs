@@ -13,7 +13,6 @@
 //! have been there before.
 
 use super::AttributionLevel::{Function, Process, Thread};
-use super::SampleTimes;
 use crate::vcpu_timeline::{CodeLocation, CodeLocationId, Segment, VcpuTimeline, VcpuTimelines};
 use model::{TimeAccount, TimelineState};
 
@@ -35,7 +34,6 @@ pub enum AttributionLevel {
 pub struct Attribution<'a> {
     axis: &'a VcpuTimelines,
     timeline: &'a VcpuTimeline,
-    samples: &'a SampleTimes,
     /// By segment: the nearest one before it that shows a place, with nothing between that hides it.
     before: Vec<Option<u32>>,
     after: Vec<Option<u32>>,
@@ -53,15 +51,11 @@ enum Shows {
 impl<'a> Attribution<'a> {
     /// Looks through the timeline once.
     #[must_use]
-    pub fn new(
-        axis: &'a VcpuTimelines,
-        timeline: &'a VcpuTimeline,
-        samples: &'a SampleTimes,
-    ) -> Self {
+    pub fn new(axis: &'a VcpuTimelines, timeline: &'a VcpuTimeline) -> Self {
         let n = timeline.segments.len();
         let before = nearest(timeline, 0..n);
         let after = nearest(timeline, (0..n).rev());
-        Self { axis, timeline, samples, before, after }
+        Self { axis, timeline, before, after }
     }
 
     /// The place that a segment is charged to, the same one for everything charged alike as far as `whose` tells:
@@ -157,7 +151,7 @@ impl<'a> Attribution<'a> {
             if tells(place) {
                 return shown.place;
             }
-            seen += self.samples.within(self.timeline.vcpu, shown).max(1);
+            seen += self.axis.samples.within(self.timeline.vcpu, shown).max(1);
             if !place.kernel || KERNEL_SAMPLES < seen {
                 return None;
             }
@@ -227,7 +221,7 @@ mod test {
     fn charged(line: &str, whose: AttributionLevel) -> String {
         let drawn = Drawn::new(&[line], "");
         let timeline = &drawn.axis.timelines[0];
-        let attribution = Attribution::new(&drawn.axis, timeline, &drawn.samples);
+        let attribution = Attribution::new(&drawn.axis, timeline);
         let mut out = String::new();
         for (number, segment) in timeline.segments.iter().enumerate() {
             let victim = attribution.victim(number, whose).map(|id| drawn.axis.place(id));

@@ -89,7 +89,7 @@ pub fn correction(
     };
     let (mut found, mut inexact) = (Correction::default(), Inexact::default());
     for_each_charge(evidence, target.vm, whose, window, &mut |charge| {
-        found.all_samples += evidence.samples.within(charge.timeline.vcpu, &charge.segment);
+        found.all_samples += evidence.axis.samples.within(charge.timeline.vcpu, &charge.segment);
         let is_target = match charge.victim {
             Some(place) => is_wanted(place),
             None => target.is_whole_vm(),
@@ -140,7 +140,7 @@ impl Target<'_> {
 
 impl Correction {
     fn add(&mut self, evidence: &TimelineInput<'_>, names: &ThiefNames<'_>, charge: &Charge<'_>) {
-        let samples = evidence.samples.within(charge.timeline.vcpu, &charge.segment);
+        let samples = evidence.axis.samples.within(charge.timeline.vcpu, &charge.segment);
         self.time.add_charge(charge, samples);
         let victim = charge.timeline.vcpu;
         add_thieves(&mut self.thieves, evidence.axis, victim, &charge.segment, names);
@@ -155,10 +155,10 @@ impl Inexact {
     fn add(&mut self, evidence: &TimelineInput<'_>, charge: &Charge<'_>) {
         let whole: &Segment = &charge.timeline.segments[charge.number];
         let clipped = [whole.from != charge.segment.from, whole.to != charge.segment.to];
-        self.edges += match (evidence.off_cpu_source, charge.segment.state) {
+        self.edges += match (evidence.axis.off_cpu_source, charge.segment.state) {
             (OffCpuSource::Switches, _) => 0,
             // The kernel counts how long, not when.
-            (_, TimelineState::StealOutside) if evidence.samples.waits_are_known() => {
+            (_, TimelineState::StealOutside) if evidence.axis.samples.waits_are_known() => {
                 clipped.into_iter().filter(|cut| *cut).count() as u64
             }
             (
@@ -222,6 +222,7 @@ fn most<'a>(times: impl Iterator<Item = (&'a str, u64)>) -> String {
 mod test {
     use super::super::testing::{Drawn, MS, VM_A};
     use super::*;
+    use crate::vcpu_timeline::VcpuTimelines;
     use model::HostNs;
 
     struct Ask<'a> {
@@ -241,7 +242,8 @@ mod test {
         let process = ask.process.map(ProcessFilter::new);
         let target = Target { vm: VM_A, process: process.as_ref(), function: ask.function };
         let window = Window { from: HostNs(ask.ms.start * MS), to: HostNs(ask.ms.end * MS) };
-        let evidence = TimelineInput { off_cpu_source, ..drawn.evidence() };
+        let axis = VcpuTimelines { off_cpu_source, ..drawn.axis.clone() };
+        let evidence = TimelineInput { axis: &axis, ..drawn.evidence() };
         correction(&evidence, &ThiefNames::new(&drawn.tables), &target, window)
     }
 
@@ -284,7 +286,7 @@ mod test {
         ms: std::ops::Range<u64>,
         variance: f64,
     ) {
-        let found = corrected(&Drawn::new(&[line], ""), edges, &Ask { ms, ..APP }).unwrap();
+        let found = corrected(&Drawn::new(&[line], ""), off_cpu_source, &Ask { ms, ..APP }).unwrap();
         let bound = found.bound_ns / MS as f64;
         assert!((bound - 1.96 * variance.sqrt()).abs() < 1e-9, "{line} {bound} {variance}");
     }

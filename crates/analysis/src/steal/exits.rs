@@ -88,7 +88,7 @@ impl Cause {
 fn sums(evidence: &TimelineInput<'_>, vm: VmId) -> BTreeMap<Option<u32>, Sum> {
     let mut sums: BTreeMap<Option<u32>, Sum> = BTreeMap::new();
     for timeline in evidence.timelines(vm) {
-        let attribution = Attribution::new(evidence.axis, timeline, evidence.samples);
+        let attribution = Attribution::new(evidence.axis, timeline);
         for (number, segment) in timeline.segments.iter().enumerate() {
             let Some(reason) = vmm_reason(segment.state) else { continue };
             let place = attribution.victim(number, AttributionLevel::Function);
@@ -96,7 +96,7 @@ fn sums(evidence: &TimelineInput<'_>, vm: VmId) -> BTreeMap<Option<u32>, Sum> {
                 .map_or_else(Cause::default, |id| Cause::from_location(evidence.axis.place(id)));
             let sum = sums.entry(reason).or_default();
             sum.time.add(segment.state, segment.length_ns());
-            sum.samples += evidence.samples.within(timeline.vcpu, segment);
+            sum.samples += evidence.axis.samples.within(timeline.vcpu, segment);
             *sum.causes.entry(cause).or_default() += segment.length_ns();
         }
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!                           +--> balances      per vCPU: its time by state, type 1 by thief, type 2 by exit reason
 //!  VcpuTimelines, Tables  --+--> Attribution --+--> victims     own and stolen time per process, thread or function
-//!  SampleTimes -------------+                  +--> correction  a run time without what was stolen from it
+//!                           |                  +--> correction  a run time without what was stolen from it
 //!                           +--> exits         VM exits by reason: how often, how long, caused by which functions
 //! ```
 //!
@@ -14,13 +14,12 @@ mod attribution;
 mod balance;
 mod correction;
 mod exits;
-mod sampled;
 #[cfg(test)]
 pub(crate) mod testing;
 mod thief;
 mod victims;
 
-use model::{Header, HostNs, OffCpuSource, Tables, VcpuId, VmId};
+use model::{Header, HostNs, Tables, VcpuId, VmId};
 
 use crate::vcpu_timeline::{Segment, VcpuTimeline, VcpuTimelines};
 
@@ -28,7 +27,6 @@ pub use attribution::{Attribution, AttributionLevel};
 pub use balance::{Accounts, TimeBreakdown, VmmTime, balances, hundredths};
 pub use correction::{Correction, Target, UnknownTarget, correction, share_bound_ns};
 pub use exits::{Cause, ExitRow, Exits, exits};
-pub use sampled::SampleTimes;
 pub use thief::{Thief, ThiefNames};
 pub use victims::{Stolen, Victim, VictimTime, Victims, victims};
 
@@ -39,10 +37,6 @@ pub struct TimelineInput<'a> {
     pub axis: &'a VcpuTimelines,
     pub tables: &'a Tables,
     pub header: &'a Header,
-    /// When each vCPU was sampled.
-    pub samples: &'a SampleTimes,
-    /// How the axis' edges were found.
-    pub off_cpu_source: OffCpuSource,
 }
 
 /// The part of the time that is looked at.

@@ -11,14 +11,14 @@
 //! ```
 
 use model::{
-    CpuId, ExitCount, Guest, GuestVirt, Header, HostMode, HostNs, HostVirt, Image, ImageId,
-    ImageKind, Mapping, ModuleId, OffCpuSource, Owner, Pid, Sample, Tables, Thread, Tid,
-    TimelineState, Vcpu, VcpuId, VcpuSample, VcpuState, Vm, VmId, WaitCounters,
+    CpuId, ExitCount, Guest, Header, HostNs, Image, ImageId, ImageKind, Mapping, ModuleId, Owner,
+    Pid, Tables, Thread, Tid, TimelineState, Vcpu, VcpuId, Vm, VmId,
 };
 
-use super::{SampleTimes, TimelineInput};
+use super::TimelineInput;
 use crate::vcpu_timeline::{
-    CodeLocation, CodeLocationId, Occupancy, Occupant, Segment, Span, VcpuTimeline, VcpuTimelines,
+    CodeLocation, CodeLocationId, Occupancy, Occupant, SampleTimes, Segment, Span, VcpuTimeline,
+    VcpuTimelines,
 };
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -33,30 +33,27 @@ pub(crate) struct Drawn {
     pub(crate) axis: VcpuTimelines,
     pub(crate) tables: Tables,
     pub(crate) header: Header,
-    pub(crate) samples: SampleTimes,
 }
 
 impl Drawn {
     /// vCPUs 0 and 1 of VM a, vCPU 0 of VM b, all on CPU 0; and who had that CPU.
     pub(crate) fn new(vcpus: &[&str], cpu: &str) -> Self {
         let end = vcpus.iter().map(|line| line.len()).max().unwrap_or(0) as u64 * MS;
-        let mut samples = SampleTimes::default();
-        let rows = (0..).map(VcpuId).zip(vcpus);
-        rows.for_each(|(vcpu, line)| push_samples(&mut samples, vcpu, line));
         let timelines = (0..).map(VcpuId).zip(vcpus).map(|(v, line)| timeline(v, line));
         let axis = VcpuTimelines {
             timelines: timelines.collect(),
             cpus: vec![occupancy(cpu)],
             places: PLACES.chars().map(place).collect(),
-            problems: Vec::new(),
+            samples: SampleTimes::new(vcpus.iter().map(|line| sample_times(line)).collect()),
+            ..VcpuTimelines::default()
         };
         let header = crate::testing::header(MS, end);
-        Self { axis, tables: tables(), header, samples }
+        Self { axis, tables: tables(), header }
     }
 
     pub(crate) fn evidence(&self) -> TimelineInput<'_> {
-        let Self { axis, tables, header, samples } = self;
-        TimelineInput { axis, tables, header, samples, off_cpu_source: OffCpuSource::Samples }
+        let Self { axis, tables, header } = self;
+        TimelineInput { axis, tables, header }
     }
 
     pub(crate) fn count_exits(mut self, counts: &[(u32, u64)]) -> Self {
@@ -202,36 +199,11 @@ fn tables() -> Tables {
     }
 }
 
-fn push_samples(samples: &mut SampleTimes, vcpu: VcpuId, line: &str) {
-    for (at, (_, state, place)) in (0..).zip(line.chars().map(drawn)) {
-        let guest = place.is_some() && !matches!(state, TimelineState::StealVmm { .. });
-        let sampled = VcpuSample {
-            vcpu,
-            ip: GuestVirt(0),
-            cr3: None,
-            fs_base: GuestVirt(0),
-            cpl: 0,
-            kernel_stack: None,
-            asid: 1,
-            exit_reason: 0,
-            exit_info: 0,
-            waits: Some(WaitCounters::default()),
-            kicked: false,
-        };
-        let state = match state {
-            TimelineState::StealVmm { .. } => VcpuState::Vmm(sampled),
-            _ if guest => VcpuState::Guest(sampled),
-            _ => continue,
-        };
-        samples.push(&Sample {
-            time: HostNs(at * MS + MS / 2),
-            cpu: CpuId(0),
-            pid: Pid(1000),
-            tid: Tid(1001),
-            host_ip: HostVirt(0),
-            host_mode: HostMode::Kernel,
-            stack: None,
-            vcpu: state,
-        });
-    }
+/// In the middle of each millisecond that a sample shows.
+fn sample_times(line: &str) -> Vec<HostNs> {
+    let is_sampled = |(_, state, place): (char, TimelineState, Option<CodeLocationId>)| {
+        place.is_some() || matches!(state, TimelineState::StealVmm { .. })
+    };
+    let samples = (0..).zip(line.chars().map(drawn)).filter(|(_, drawn)| is_sampled(*drawn));
+    samples.map(|(at, _)| HostNs(at * MS + MS / 2)).collect()
 }

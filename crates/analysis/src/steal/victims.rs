@@ -81,7 +81,7 @@ pub fn victims(
     let mut by_place: Vec<VictimTime> = vec![VictimTime::default(); of_place.len()];
     let mut found = Victims::default();
     for_each_charge(evidence, vm, whose, window, &mut |charge| {
-        let samples = evidence.samples.within(charge.timeline.vcpu, &charge.segment);
+        let samples = evidence.axis.samples.within(charge.timeline.vcpu, &charge.segment);
         found.samples += samples;
         match charge.victim {
             Some(place) => by_place[place.0 as usize].add_charge(charge, samples),
@@ -110,7 +110,7 @@ pub(super) fn for_each_charge(
     see: &mut dyn FnMut(&Charge<'_>),
 ) {
     for timeline in evidence.timelines(vm) {
-        let attribution = Attribution::new(evidence.axis, timeline, evidence.samples);
+        let attribution = Attribution::new(evidence.axis, timeline);
         for (number, segment) in timeline.segments.iter().enumerate() {
             let Some(segment) = window.clip(segment) else { continue };
             let victim = attribution.victim(number, whose);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::{
-    CpuId, Header, HostMode, HostNs, OffCpuSource, Pid, Sample, Switch, SwitchEvent, Throttling,
-    Tid, VcpuId, VcpuSample, VcpuState, VmId,
+    CpuId, Header, HostMode, HostNs, OffCpuSource, Pid, RecordConsumer, Sample, Switch,
+    SwitchEvent, Throttling, Tid, VcpuId, VcpuSample, VcpuState, VmId,
 };
 use rustc_hash::FxHashMap;
 
@@ -16,7 +16,7 @@ use super::problems::{Problem, Problems};
 use super::queues::Queues;
 use super::throttle::{self, Wait};
 use super::track::{Activity, Departure, OffCpu, Point, Track};
-use super::{Occupancy, Occupant, VcpuTimelines, by_switches, cover, occupancy};
+use super::{Occupancy, Occupant, SampleTimes, VcpuTimelines, by_switches, cover, occupancy};
 use crate::{Resolver, exit_reason};
 use resolve::Level;
 
@@ -62,52 +62,7 @@ impl<'r> VcpuTimelinesBuilder<'r> {
         }
     }
 
-    /// Adds a sample; they come in time order.
-    pub fn push_sample(&mut self, sample: &Sample) {
-        let who = match &sample.vcpu {
-            VcpuState::Guest(vcpu) => self.push_guest(sample, vcpu),
-            VcpuState::Vmm(vcpu) => self.push_vmm(sample, vcpu),
-            VcpuState::None | VcpuState::Unknown => self.thread(sample),
-        };
-        self.marks.add(sample.cpu, CpuObservation { time: sample.time.0, who });
-    }
-
-    /// Adds a switch, in any order.
-    pub fn push_switch(&mut self, switch: &Switch) {
-        let Some((from, to)) = self.span(switch.vcpu) else {
-            self.problems.count(Problem::UnknownVcpu);
-            return;
-        };
-        let (start, end) = (self.header.start, self.header.end);
-        if end < switch.time {
-            return;
-        }
-        // Tracing begins before sampling: what happened before says what the vCPU did at the start.
-        if start <= switch.time && (switch.time < from || to < switch.time) {
-            self.problems.count(Problem::SwitchedOutside);
-            return;
-        }
-        if let SwitchEvent::Seen { off_cpu, exit_reason, waits } = switch.event {
-            let doing = off_cpu.map_or(Activity::Running, |off_cpu| {
-                Activity::OffCpu(OffCpu { off_cpu, exit_reason })
-            });
-            let (time, cpu) = (switch.time.0, switch.cpu);
-            let point = Point { time, cpu, doing, waits, kicked: false, place: None };
-            self.points[switch.vcpu.index()].push(point);
-        } else if self.off_cpu_source == OffCpuSource::Samples {
-            return;
-        }
-        if let Some(sample) = switch.guest_sample()
-            && let VcpuState::Guest(guest) = &sample.vcpu
-        {
-            let (_, place) = self.places.locate(&sample, guest);
-            let departure = Departure { time: switch.time.0, place };
-            self.departures[switch.vcpu.index()].push(departure);
-        }
-        self.switches[switch.vcpu.index()].push(*switch);
-    }
-
-    /// The timelines of all pushed samples and switches.
+    /// The axis of what was pushed.
     #[must_use]
     pub fn finish(mut self) -> VcpuTimelines {
         let period_ns = self.header.period_ns.max(1);
@@ -133,6 +88,8 @@ impl<'r> VcpuTimelinesBuilder<'r> {
             timelines,
             cpus,
             places: self.places.finish(),
+            samples: SampleTimes::from_points(&self.points),
+            off_cpu_source: self.off_cpu_source,
             problems: self.problems.finish(),
         }
     }
@@ -286,6 +243,51 @@ impl<'r> VcpuTimelinesBuilder<'r> {
         };
         let by_cpu = self.marks.by_cpu().into_iter();
         by_cpu.map(|(cpu, marks)| Occupancy::new(cpu, spans(cpu, marks))).collect()
+    }
+}
+
+impl RecordConsumer for VcpuTimelinesBuilder<'_> {
+    fn push_sample(&mut self, sample: &Sample) {
+        let who = match &sample.vcpu {
+            VcpuState::Guest(vcpu) => self.push_guest(sample, vcpu),
+            VcpuState::Vmm(vcpu) => self.push_vmm(sample, vcpu),
+            VcpuState::None | VcpuState::Unknown => self.thread(sample),
+        };
+        self.marks.add(sample.cpu, CpuObservation { time: sample.time.0, who });
+    }
+
+    fn push_switch(&mut self, switch: &Switch) {
+        let Some((from, to)) = self.span(switch.vcpu) else {
+            self.problems.count(Problem::UnknownVcpu);
+            return;
+        };
+        let (start, end) = (self.header.start, self.header.end);
+        if end < switch.time {
+            return;
+        }
+        // Tracing begins before sampling: what happened before says what the vCPU did at the start.
+        if start <= switch.time && (switch.time < from || to < switch.time) {
+            self.problems.count(Problem::SwitchedOutside);
+            return;
+        }
+        if let SwitchEvent::Seen { off_cpu, exit_reason, waits } = switch.event {
+            let doing = off_cpu.map_or(Activity::Running, |off_cpu| {
+                Activity::OffCpu(OffCpu { off_cpu, exit_reason })
+            });
+            let (time, cpu) = (switch.time.0, switch.cpu);
+            let point = Point { time, cpu, doing, waits, kicked: false, place: None };
+            self.points[switch.vcpu.index()].push(point);
+        } else if self.off_cpu_source == OffCpuSource::Samples {
+            return;
+        }
+        if let Some(sample) = switch.guest_sample()
+            && let VcpuState::Guest(guest) = &sample.vcpu
+        {
+            let (_, place) = self.places.locate(&sample, guest);
+            let departure = Departure { time: switch.time.0, place };
+            self.departures[switch.vcpu.index()].push(departure);
+        }
+        self.switches[switch.vcpu.index()].push(*switch);
     }
 }
 

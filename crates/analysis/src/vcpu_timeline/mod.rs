@@ -20,16 +20,18 @@ mod occupancy;
 mod places;
 mod problems;
 mod queues;
+mod sampled;
 mod throttle;
 mod track;
 
 pub use agreement::{Agreement, Gaps, Pair, VcpuAgreement, agreement};
 pub use builder::VcpuTimelinesBuilder;
 pub use occupancy::thieves;
+pub use sampled::SampleTimes;
 
 use std::ops::Range;
 
-use model::{BuildId, CpuId, HostNs, Pid, Tid, TimelineState, VcpuId};
+use model::{BuildId, CpuId, HostNs, OffCpuSource, Pid, Tid, TimelineState, VcpuId};
 
 /// All vCPUs and pCPUs of a recording on one time axis.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +42,10 @@ pub struct VcpuTimelines {
     pub cpus: Vec<Occupancy>,
     /// The places that `Segment::place` refers to, each once.
     pub places: Vec<CodeLocation>,
+    /// When each vCPU was sampled.
+    pub samples: SampleTimes,
+    /// How the edges of gaps were found.
+    pub off_cpu_source: OffCpuSource,
     /// What input made no sense, and how often (`switches out of order`, ...).
     pub problems: Vec<(&'static str, u64)>,
 }
@@ -159,6 +165,7 @@ impl VcpuTimelines {
             timeline.segments.retain(|segment| segment.from < segment.to);
         }
         self.cpus = self.cpus.into_iter().map(|cpu| cpu.within(range)).collect();
+        self.samples.keep(range);
         self
     }
 

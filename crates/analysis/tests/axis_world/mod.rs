@@ -10,8 +10,8 @@ use analysis::Resolver;
 use analysis::vcpu_timeline::{VcpuTimelines, VcpuTimelinesBuilder};
 use model::{
     CpuId, Cr3, Guest, GuestVirt, Header, HostMode, HostNs, HostVirt, OffCpuReason, OffCpuSource,
-    Pid, QuotaMember, Sample, Switch, SwitchEvent, Tables, ThrottledQueue, Throttling, Tid,
-    Trigger, Vcpu, VcpuId, VcpuSample, VcpuState, Vendor, Vm, VmId, WaitCounters,
+    Pid, QuotaMember, RecordConsumer, Sample, Switch, SwitchEvent, Tables, ThrottledQueue,
+    Throttling, Tid, Trigger, Vcpu, VcpuId, VcpuSample, VcpuState, Vendor, Vm, VmId, WaitCounters,
 };
 
 /// What a vCPU does, one letter each.

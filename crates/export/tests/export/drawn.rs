@@ -75,7 +75,7 @@ fn drawing(names: &[String; 7], states: &[String; 3], cpus: &[&str; 2]) -> Drawi
     ];
     let timelines = states.iter().enumerate().map(|(row, states)| timeline(row, states)).collect();
     let cpus = cpus.iter().enumerate().map(|(row, who)| occupancy(row, who)).collect();
-    let axis = VcpuTimelines { timelines, cpus, places, problems: Vec::new() };
+    let axis = VcpuTimelines { timelines, cpus, places, ..VcpuTimelines::default() };
     Drawing { axis, tables: tables(names), header: header(length) }
 }
 

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use analysis::Resolver;
 use analysis::overview::{Overview, overview};
-use analysis::steal::{SampleTimes, TimelineInput};
+use analysis::steal::TimelineInput;
 use analysis::vcpu_timeline::{CodeLocation, VcpuTimelines, VcpuTimelinesBuilder};
 use collector::{LiveSymbolizer, Roots, SessionPlan, Window, Windows};
 use guest::Limits;
-use model::{OffCpuSource, VmId};
+use model::{OffCpuSource, RecordConsumer, VmId};
 
 use super::questions::Questions;
 
@@ -133,13 +133,7 @@ impl Source {
             hostname: window.header.hostname.clone(),
             n_cpus: window.header.cpus.len(),
             window_ns: window.header.end.since(window.header.start),
-            vcpus: overview(&TimelineInput {
-                axis: &axis,
-                tables,
-                header: &window.header,
-                samples: &SampleTimes::default(),
-                off_cpu_source: OffCpuSource::Samples,
-            }),
+            vcpus: overview(&TimelineInput { axis: &axis, tables, header: &window.header }),
             status: String::new(),
             has_queried: false,
         };

@@ -6,7 +6,7 @@ use model::{Header, HostNs};
 use recording::Recording;
 use recording::trace::TraceHeader;
 
-use super::super::export::InTime;
+use super::super::export::Loaded;
 use cli::Usage;
 
 /// How far two estimates of one boot time may be apart: the real-time clock may be corrected between them, and two
@@ -17,14 +17,14 @@ const SAME_BOOT_NS: u64 = 1_000_000_000;
 ///
 /// # Errors
 /// A usage error when its host, boot or time is not the trace's; or it can't be read.
-pub(super) fn load(dir: &Path, trace: &TraceHeader) -> anyhow::Result<InTime> {
+pub(super) fn load(dir: &Path, trace: &TraceHeader) -> anyhow::Result<Loaded> {
     let recording = Recording::open(dir)?;
     let (a, b) = (Taken::recording(&recording.header), Taken::trace(trace));
     if let Some(why) = mismatch(&a, &b) {
         let text = format!("{} can't be shown with this trace: {why}", dir.display());
         return Err(Usage(view::clean(&text).into_owned()).into());
     }
-    InTime::load(recording)
+    Loaded::in_time(recording)
 }
 
 /// Where and when a recording or a trace was taken.
