@@ -168,7 +168,7 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say!("vmscope-server: {error:#}");
+            say!("vmscope-server: {}", model::error_chain(error.as_ref()));
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
     }

@@ -12,17 +12,3 @@ pub(crate) fn line(text: &str) {
     // The reader may have gone: that must not end a thread.
     drop(writeln!(std::io::stderr(), "vmscope agent: {safe}"));
 }
-
-/// An error and its causes on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
-}

@@ -13,7 +13,7 @@ use collector::{
     CollectError, Exits, GuestQuestions, Naming, ProcessEvents, Recorder, Roots, Sampling,
     SessionPlan, Unfinished,
 };
-use model::{Counter, Header, HostNs, Trigger};
+use model::{Counter, Header, HostNs, Trigger, error_chain};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::ClockId;
@@ -24,7 +24,7 @@ use crate::ConfigError;
 use crate::alignment;
 use crate::budget::{Budget, Change};
 use crate::config::{Config, Windows};
-use crate::log::{chain, line};
+use crate::log::line;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::self_priority;
@@ -73,7 +73,7 @@ pub enum RunError {
 
 impl From<StateError> for RunError {
     fn from(error: StateError) -> Self {
-        Self::State(chain(&error))
+        Self::State(error_chain(&error))
     }
 }
 
@@ -361,7 +361,7 @@ impl Agent {
 
     /// A window can't be written. On a full disk the oldest ones make room for the next.
     fn lose_window(&self, what: &str, error: &CollectError) {
-        line(&format!("{what} is lost: {}", chain(error)));
+        line(&format!("{what} is lost: {}", error_chain(error)));
         self.shared.metrics.windows_lost.add(1);
         if is_full_disk(error) {
             self.evict_oldest();
@@ -370,7 +370,7 @@ impl Agent {
 
     fn evict_oldest(&self) {
         if let Err(error) = self.spool.evict_oldest(FULL_DISK_BYTES, &self.shared.metrics) {
-            line(&chain(&error));
+            line(&error_chain(&error));
         }
     }
 
@@ -436,7 +436,7 @@ impl Agent {
         let Some(recorder) = &mut self.recorder else { return };
         if let Err(error) = recorder.poll() {
             if let Err(error) = recorder.lose_window() {
-                line(&chain(&error));
+                line(&error_chain(&error));
             }
             self.lose_window("the current window", &error);
         }
@@ -478,7 +478,7 @@ impl Agent {
             Ok(()) => self.refused_period_ns = None,
             // It is tried again at each window, and said once.
             Err(error) if self.refused_period_ns.replace(period_ns) != Some(period_ns) => {
-                line(&chain(&error));
+                line(&error_chain(&error));
             }
             Err(_) => {}
         }
@@ -518,7 +518,7 @@ impl Agent {
             metrics.uncovered_ns.add(header.end.since(header.start));
             line("a window was dropped unfinished: this host has no CPU time to finish it");
             if let Err(error) = dropped.discard() {
-                line(&chain(&error));
+                line(&error_chain(&error));
             }
         }
         metrics.unfinished.set(self.shared.queue.len() as u64);
@@ -542,7 +542,7 @@ impl Agent {
             Ok(config) => config,
             Err(error) => {
                 self.shared.metrics.reload_failures.add(1);
-                line(&format!("the old configuration stays in force: {}", chain(&error)));
+                line(&format!("the old configuration stays in force: {}", error_chain(&error)));
                 return Ok(());
             }
         };

@@ -7,9 +7,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use model::error_chain;
+
 use crate::backoff::{delay, random};
 use crate::http::{Answer, HttpError, Server, is_about_clocks, reason};
-use crate::log::{chain, line};
+use crate::log::line;
 use crate::metrics::Metrics;
 use crate::spool::{Contents, Spool, Spooled};
 use crate::state::{self, State, StateError};
@@ -189,7 +191,7 @@ impl Sender {
                     self.metrics.send_failures.add(1);
                     let wait = delay(failures, random(), requested);
                     if failures.is_power_of_two() {
-                        let text = chain(&error);
+                        let text = error_chain(&error);
                         let url = self.url().unwrap_or_default();
                         let seconds = wait.as_secs_f64();
                         line(&format!(
@@ -221,7 +223,7 @@ impl Sender {
             match self.send(known, window) {
                 Ok(()) => known.suspect = known.failed.take(),
                 Err((error, _)) if known.suspect.as_ref() == Some(&window.path) => {
-                    let (boot, start, reason) = (&window.boot, &window.start, chain(&error));
+                    let (boot, start, reason) = (&window.boot, &window.start, error_chain(&error));
                     line(&format!("window {boot}-{start} is sent again later: {reason}"));
                     known.defer(window, PUT_OFF);
                     (known.suspect, known.connection) = (None, None);

@@ -24,7 +24,7 @@ mod size;
 mod time;
 mod usage;
 
-pub use error::{Usage, exit_code, message, usage};
+pub use error::{Usage, exit_code, usage};
 #[cfg(feature = "manuals")]
 pub use manuals::{write_completions, write_pages, write_subcommand_pages};
 #[cfg(feature = "recordings")]
