@@ -165,6 +165,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    cli::log_to_stderr("vmscope-server");
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -16,6 +16,12 @@ pub fn is_unsafe(c: char) -> bool {
             | '\u{e0000}'..='\u{e0fff}')
 }
 
+/// A text from elsewhere as one line that steers nothing.
+#[must_use]
+pub fn replace_unsafe(text: &str) -> String {
+    text.chars().map(|c| if is_unsafe(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
 /// An error and its causes. A cause that the error names itself is left out.
 #[must_use]
 pub fn error_chain(error: &dyn Error) -> String {

@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 use object_store::path::Path;
 use query::packs::PACK;
 use recording::seal;
+use tracing::warn;
 
+use crate::Server;
 use crate::auth::unix_s;
 use crate::compact::CompactError;
 use crate::names::{DayWindow, RESULTS};
 use crate::results::{LAST, tables};
-use crate::{Server, log};
 
 /// Until the same object is looked at again: whatever is wrong with it, no queries make a server work for ever.
 const AGAIN: Duration = Duration::from_secs(3600);
@@ -54,7 +55,7 @@ impl Server {
                     }
                     Err(error) => {
                         self.metrics.store_error("repair");
-                        log(&format!("{object} is damaged and was not made again: {error}"));
+                        warn!("{object} is damaged and was not made again: {error}");
                     }
                 }
             }
@@ -66,13 +67,13 @@ impl Server {
             Repaired::NotNeeded => {}
             Repaired::Again => {
                 self.metrics.results_damaged.inc();
-                log(&format!("{object} is damaged or missing: its windows are analysed again"));
+                warn!("{object} is damaged or missing: its windows are analysed again");
             }
             Repaired::Lost => {
                 self.metrics.results_damaged.inc();
                 self.metrics.results_lost.inc();
                 let text = "is damaged or missing, and its window is stored no longer";
-                log(&format!("{object} {text}: answers say that it can't be read"));
+                warn!("{object} {text}: answers say that it can't be read");
             }
         }
     }
