@@ -101,7 +101,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say!("vmscope-guest: {error:#}");
+            say!("vmscope-guest: {}", model::error_chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

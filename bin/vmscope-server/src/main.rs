@@ -165,10 +165,11 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    cli::log_to_stderr("vmscope-server");
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say!("vmscope-server: {error:#}");
+            say!("vmscope-server: {}", model::error_chain(error.as_ref()));
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
     }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use common::outside::{Sink, free_port, started};
 use common::{Place, hostile_window, now_ns, replayed, wait_until};
-use export::otlp::proto::{ExportProfilesServiceRequest, Profile};
+use export::otlp::{ExportProfilesServiceRequest, Profile};
 use prost::Message;
 use serde_json::json;
 

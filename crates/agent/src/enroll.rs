@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use api::Fingerprint;
+use model::error_chain;
 use recording::window::HostName;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -55,7 +56,7 @@ pub enum EnrollError {
 
 impl From<StateError> for EnrollError {
     fn from(error: StateError) -> Self {
-        Self::State(crate::log::chain(&error))
+        Self::State(error_chain(&error))
     }
 }
 
@@ -106,7 +107,7 @@ pub(crate) fn trusted(url: &str, fingerprint: &str) -> Result<(Server, String), 
 }
 
 pub(crate) fn unreachable(url: &str, error: &HttpError) -> EnrollError {
-    EnrollError::Unreachable { server: url.to_owned(), reason: crate::log::chain(error) }
+    EnrollError::Unreachable { server: url.to_owned(), reason: error_chain(error) }
 }
 
 pub(crate) fn refused(url: &str, answer: &Answer) -> EnrollError {

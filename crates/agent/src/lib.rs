@@ -20,7 +20,6 @@ mod budget;
 mod config;
 mod enroll;
 mod http;
-mod log;
 mod metrics;
 mod queue;
 mod replay;

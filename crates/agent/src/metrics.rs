@@ -1,12 +1,18 @@
 //! What the agent counts, and who may look at it: Prometheus, over loopback.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use model::replace_unsafe;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::registry::Registry;
 
 use crate::self_priority;
 
@@ -66,10 +72,18 @@ impl Metrics {
             by_vm.iter().cloned().collect();
     }
 
-    /// In Prometheus' text format.
+    /// In the text format of OpenMetrics.
     pub(crate) fn text(&self) -> String {
-        let mut text = Text(String::new());
-        text.family("windows_total", "counter", "Windows, by outcome.");
+        let mut text = String::new();
+        // A string takes everything.
+        let _ = encode(&mut text, &self.registry());
+        text
+    }
+
+    /// All metrics as they are now. The library adds `_total` to counters' names.
+    fn registry(&self) -> Registry {
+        let mut registry = Registry::with_prefix("vmscope_agent");
+        let windows = Family::<[(&str, &str); 1], Counter>::default();
         for (outcome, n) in [
             ("cut", &self.windows_cut),
             ("finished", &self.windows_finished),
@@ -80,87 +94,58 @@ impl Metrics {
             ("lost", &self.windows_lost),
             ("recovered", &self.windows_recovered),
         ] {
-            text.value("windows_total", &[("outcome", outcome)], &n.get().to_string());
+            windows.get_or_create(&[("outcome", outcome)]).inc_by(n.get());
         }
-        let counters = [
-            ("samples_total", "Samples in finished windows.", &self.samples),
-            ("samples_lost_total", "Samples lost in finished windows.", &self.samples_lost),
-            ("send_failures_total", "Failed attempts to send a window.", &self.send_failures),
-            ("reload_failures_total", "Configurations that were refused.", &self.reload_failures),
-        ];
-        for (name, help, n) in counters {
-            text.number(name, "counter", help, &n.get().to_string());
+        registry.register("windows", "Windows, by outcome", windows);
+        for (name, help, n) in [
+            ("samples", "Samples in finished windows", &self.samples),
+            ("samples_lost", "Samples lost in finished windows", &self.samples_lost),
+            ("send_failures", "Failed attempts to send a window", &self.send_failures),
+            ("reload_failures", "Configurations that were refused", &self.reload_failures),
+        ] {
+            registry.register(name, help, ConstCounter::new(n.get()));
         }
-        let seconds = |n: &Number| Duration::from_nanos(n.get()).as_secs_f64().to_string();
-        let help = "Time not covered: between windows, and lost or dropped windows.";
-        text.number("uncovered_seconds_total", "counter", help, &seconds(&self.uncovered_ns));
-        let gauges = [
-            ("spool_bytes", "Bytes of windows that wait to be sent.", &self.spool_bytes),
-            ("spool_windows", "Windows that wait to be sent.", &self.spool_windows),
+        let uncovered = Duration::from_nanos(self.uncovered_ns.get());
+        for (name, help, time) in [
+            (
+                "uncovered_seconds",
+                "Time not covered: between windows, and lost or dropped windows",
+                uncovered,
+            ),
+            ("cpu_seconds", "The agent's own CPU time", self_priority::cpu_time()),
+        ] {
+            registry.register(name, help, ConstCounter::new(time.as_secs_f64()));
+        }
+        for (name, help, n) in [
+            ("spool_bytes", "Bytes of windows that wait to be sent", self.spool_bytes.get()),
+            ("spool_windows", "Windows that wait to be sent", self.spool_windows.get()),
             (
                 "put_off_windows",
-                "Windows that a wrong clock keeps from being sent.",
-                &self.deferred,
+                "Windows that a wrong clock keeps from being sent",
+                self.deferred.get(),
             ),
-            ("unfinished_windows", "Windows that wait to be finished.", &self.unfinished),
-        ];
-        for (name, help, n) in gauges {
-            text.number(name, "gauge", help, &n.get().to_string());
+            ("unfinished_windows", "Windows that wait to be finished", self.unfinished.get()),
+            ("resident_bytes", "The agent's own memory", self_priority::memory_bytes()),
+            ("open_files", "The agent's open files", self_priority::open_files()),
+        ] {
+            registry.register(name, help, ConstGauge::new(n));
         }
-        let help = "Sampling period in force.";
-        text.number("period_seconds", "gauge", help, &seconds(&self.period_ns));
-        text.number("window_seconds", "gauge", "Length of windows.", &seconds(&self.window_ns));
-        let cpu = self_priority::cpu_time().as_secs_f64().to_string();
-        text.number("cpu_seconds_total", "counter", "The agent's own CPU time.", &cpu);
-        let memory = self_priority::memory_bytes().to_string();
-        text.number("resident_bytes", "gauge", "The agent's own memory.", &memory);
-        let files = self_priority::open_files().to_string();
-        text.number("open_files", "gauge", "The agent's open files.", &files);
-        let help = "CPU time of a guest's answers in the last window.";
-        text.family("guest_map_cpu_seconds", "gauge", help);
-        let guests = self.guest_cpu_ns.lock().unwrap_or_else(PoisonError::into_inner);
-        for (vm, cpu_ns) in guests.iter() {
-            let seconds = Duration::from_nanos(*cpu_ns).as_secs_f64().to_string();
-            text.value("guest_map_cpu_seconds", &[("vm", vm)], &seconds);
+        for (name, help, n) in [
+            ("period_seconds", "Sampling period in force", &self.period_ns),
+            ("window_seconds", "Length of windows", &self.window_ns),
+        ] {
+            let seconds = Duration::from_nanos(n.get()).as_secs_f64();
+            registry.register(name, help, ConstGauge::new(seconds));
         }
-        text.0
-    }
-}
-
-struct Text(String);
-
-impl Text {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP vmscope_agent_{name} {help}");
-        let _ = writeln!(self.0, "# TYPE vmscope_agent_{name} {kind}");
-    }
-
-    fn number(&mut self, name: &str, kind: &str, help: &str, value: &str) {
-        self.family(name, kind, help);
-        self.value(name, &[], value);
-    }
-
-    fn value(&mut self, name: &str, labels: &[(&str, &str)], value: &str) {
-        let labels: Vec<_> =
-            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-        let labels =
-            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let _ = writeln!(self.0, "vmscope_agent_{name}{labels} {value}");
-    }
-}
-
-/// A label's value: VMs' names are anybody's choice.
-fn escaped(value: &str) -> String {
-    let mut text = String::new();
-    for c in value.chars() {
-        match c {
-            '\\' => text.push_str("\\\\"),
-            '"' => text.push_str("\\\""),
-            c if c.is_control() => text.push(char::REPLACEMENT_CHARACTER),
-            c => text.push(c),
+        let guests = Family::<[(&str, String); 1], Gauge<f64, AtomicU64>>::default();
+        for (vm, ns) in self.guest_cpu_ns.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let guest = guests.get_or_create(&[("vm", replace_unsafe(vm))]);
+            guest.set(Duration::from_nanos(*ns).as_secs_f64());
         }
+        let help = "CPU time of a guest's answers in the last window";
+        registry.register("guest_map_cpu_seconds", help, guests);
+        registry
     }
-    text
 }
 
 /// Longest request that is read.
@@ -169,6 +154,9 @@ const MAX_REQUEST_BYTES: usize = 4096;
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// Answers one connection after the other. Who does not ask in time is hung up.
+///
+/// tiny_http has no time limits, starts a thread for each connection, reads lines without end, and stops when it finds no
+/// descriptor for a connection.
 pub(crate) fn serve(address: SocketAddr, metrics: Arc<Metrics>) -> std::io::Result<()> {
     let listener = TcpListener::bind(address)?;
     let serve = move || {
@@ -204,7 +192,7 @@ fn answer(mut stream: TcpStream, metrics: &Metrics) -> std::io::Result<()> {
     };
     stream.set_write_timeout(Some(LIMIT))?;
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+        "HTTP/1.1 {status}\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n",
         text.len()
     );

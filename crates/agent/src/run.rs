@@ -13,18 +13,18 @@ use collector::{
     CollectError, Exits, GuestQuestions, Naming, ProcessEvents, Recorder, Roots, SampledWindow,
     Sampling, SessionPlan,
 };
-use model::{Counter, Header, HostNs, Trigger};
+use model::{Counter, Header, HostNs, Trigger, error_chain};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::ClockId;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tracing::{info, warn};
 
 use crate::ConfigError;
 use crate::alignment;
 use crate::budget::{Budget, Change};
 use crate::config::{Config, Windows};
-use crate::log::{chain, line};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::self_priority;
@@ -66,7 +66,7 @@ pub enum RunError {
 
 impl From<StateError> for RunError {
     fn from(error: StateError) -> Self {
-        Self::State(chain(&error))
+        Self::State(error_chain(&error))
     }
 }
 
@@ -88,9 +88,9 @@ pub fn run(config: &Path, windows: Windows, version: &str) -> Result<(), RunErro
     }
     if !sandbox::has_landlock() {
         let advice = "add landlock to the kernel's lsm=, Linux 5.13 or later";
-        line(&format!(
+        warn!(
             "this kernel has no Landlock: seccomp alone keeps child processes from files ({advice})"
-        ));
+        );
     }
     let (threads, spool) = start_threads(&state, &shared)?;
     let host = crate::state::read(&state.host()).ok().map(|host| host.trim().to_owned());
@@ -353,7 +353,7 @@ impl Agent {
 
     /// A window can't be written. On a full disk the oldest ones make room for the next.
     fn lose_window(&self, what: &str, error: &CollectError) {
-        line(&format!("{what} is lost: {}", chain(error)));
+        warn!("{what} is lost: {}", error_chain(error));
         self.shared.metrics.windows_lost.add(1);
         if is_full_disk(error) {
             self.evict_oldest();
@@ -362,7 +362,7 @@ impl Agent {
 
     fn evict_oldest(&self) {
         if let Err(error) = self.spool.evict_oldest(FULL_DISK_BYTES, &self.shared.metrics) {
-            line(&chain(&error));
+            warn!("{}", error_chain(&error));
         }
     }
 
@@ -388,13 +388,13 @@ impl Agent {
                 self.renew()?;
             }
             if self.has_other_cpus() {
-                line("CPUs went online or offline: sampling starts anew");
+                info!("CPUs went online or offline: sampling starts anew");
                 self.renew()?;
             }
             if self.recorder.is_some()
                 && self.kvm != host::machine::kvm_modules(&Roots::default().sys)
             {
-                line("KVM was loaded or unloaded: sampling starts anew");
+                info!("KVM was loaded or unloaded: sampling starts anew");
                 self.renew()?;
             }
             if self.edge <= Instant::now() {
@@ -428,7 +428,7 @@ impl Agent {
         let Some(recorder) = &mut self.recorder else { return };
         if let Err(error) = recorder.poll() {
             if let Err(error) = recorder.lose_window() {
-                line(&chain(&error));
+                warn!("{}", error_chain(&error));
             }
             self.lose_window("the current window", &error);
         }
@@ -470,7 +470,7 @@ impl Agent {
             Ok(()) => self.refused_period_ns = None,
             // It is tried again at each window, and said once.
             Err(error) if self.refused_period_ns.replace(period_ns) != Some(period_ns) => {
-                line(&chain(&error));
+                warn!("{}", error_chain(&error));
             }
             Err(_) => {}
         }
@@ -486,7 +486,7 @@ impl Agent {
             ms(to_ns),
             ms(from_ns)
         );
-        line(&text);
+        info!("{text}");
         self.note(&text);
     }
 
@@ -508,9 +508,9 @@ impl Agent {
             let header = dropped.header();
             metrics.dropped_unfinished.add(1);
             metrics.uncovered_ns.add(header.end.since(header.start));
-            line("a window was dropped unfinished: this host has no CPU time to finish it");
+            warn!("a window was dropped unfinished: this host has no CPU time to finish it");
             if let Err(error) = dropped.discard() {
-                line(&chain(&error));
+                warn!("{}", error_chain(&error));
             }
         }
         metrics.unfinished.set(self.shared.queue.len() as u64);
@@ -534,13 +534,13 @@ impl Agent {
             Ok(config) => config,
             Err(error) => {
                 self.shared.metrics.reload_failures.add(1);
-                line(&format!("the old configuration stays in force: {}", chain(&error)));
+                warn!("the old configuration stays in force: {}", error_chain(&error));
                 return Ok(());
             }
         };
         let old = &self.plan.config;
         if (&old.state, old.metrics) != (&config.state, config.metrics) {
-            line("changes of state and metrics take effect at the agent's next start");
+            info!("changes of state and metrics take effect at the agent's next start");
         }
         let needs_session = self.plan.needs_session(&config);
         let needs_window = old.window_s != config.window_s;
@@ -549,7 +549,7 @@ impl Agent {
         }
         self.shared.take(&config);
         self.plan.config = config;
-        line("the configuration was read again");
+        info!("the configuration was read again");
         match (needs_session, needs_window) {
             (true, _) => self.renew(),
             (false, true) => self.end_window(),

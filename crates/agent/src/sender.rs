@@ -7,9 +7,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use model::error_chain;
+use tracing::{info, warn};
+
 use crate::backoff::{delay, random};
 use crate::http::{Answer, HttpError, Server, is_about_clocks, reason};
-use crate::log::{chain, line};
 use crate::metrics::Metrics;
 use crate::spool::{Contents, Spool, Spooled};
 use crate::state::{self, State, StateError};
@@ -180,7 +182,7 @@ impl Sender {
             pause = None;
             match self.send_all(&mut known) {
                 Ok(()) if 0 < failures => {
-                    line("sending works again");
+                    info!("sending works again");
                     failures = 0;
                 }
                 Ok(()) => {}
@@ -189,12 +191,10 @@ impl Sender {
                     self.metrics.send_failures.add(1);
                     let wait = delay(failures, random(), requested);
                     if failures.is_power_of_two() {
-                        let text = chain(&error);
+                        let text = error_chain(&error);
                         let url = self.url().unwrap_or_default();
                         let seconds = wait.as_secs_f64();
-                        line(&format!(
-                            "failed to send to {url}: {text}; next try in {seconds:.0} s"
-                        ));
+                        warn!("failed to send to {url}: {text}; next try in {seconds:.0} s");
                     }
                     // The server, or what it knows us by, may have changed.
                     known.connection = None;
@@ -221,8 +221,8 @@ impl Sender {
             match self.send(known, window) {
                 Ok(()) => known.suspect = known.failed.take(),
                 Err((error, _)) if known.suspect.as_ref() == Some(&window.path) => {
-                    let (boot, start, reason) = (&window.boot, &window.start, chain(&error));
-                    line(&format!("window {boot}-{start} is sent again later: {reason}"));
+                    let (boot, start, reason) = (&window.boot, &window.start, error_chain(&error));
+                    warn!("window {boot}-{start} is sent again later: {reason}");
                     known.defer(window, PUT_OFF);
                     (known.suspect, known.connection) = (None, None);
                 }
@@ -268,10 +268,7 @@ impl Sender {
             }
             Outcome::Refused => {
                 let reason = reason(&answer);
-                line(&format!(
-                    "the server refused window {}-{}: {reason}",
-                    window.boot, window.start
-                ));
+                warn!("the server refused window {}-{}: {reason}", window.boot, window.start);
                 self.spool.quarantine(window, &self.refused).map_err(failed)?;
                 self.refused.enforce_limit(REFUSED_BYTES).map_err(failed)?;
                 self.metrics.windows_refused.add(1);
@@ -279,7 +276,7 @@ impl Sender {
             Outcome::OtherClock(requested) => {
                 if known.deferred.is_empty() {
                     let name = format!("{}-{}", window.boot, window.start);
-                    line(&format!("window {name} is sent again later: {}", reason(&answer)));
+                    warn!("window {name} is sent again later: {}", reason(&answer));
                 }
                 let wait = requested.unwrap_or(LOOK_EVERY).min(LONGEST_PUT_OFF);
                 known.defer(window, wait);

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use model::Header;
 use recording::window;
+use tracing::warn;
 
-use crate::log::line;
 use crate::metrics::Metrics;
 use crate::state::{StateError, sync_folder};
 
@@ -84,7 +84,7 @@ impl Spool {
         let removed = self.enforce_limit(most_bytes)?;
         if 0 < removed {
             metrics.dropped_spooled.add(removed);
-            line(&format!("there is no room: the {removed} oldest windows were removed unsent"));
+            warn!("there is no room: the {removed} oldest windows were removed unsent");
         }
         let contents = self.contents()?;
         metrics.spool_bytes.set(contents.bytes());

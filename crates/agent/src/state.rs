@@ -15,9 +15,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use model::BootId;
-
-use crate::log::{chain, line};
+use model::{BootId, error_chain};
+use tracing::warn;
 
 /// Boots that are remembered: windows of earlier ones are the oldest.
 const MAX_BOOTS: usize = 256;
@@ -92,7 +91,7 @@ impl State {
         boots.drain(..boots.len().saturating_sub(MAX_BOOTS));
         if let Err(error) = write(&path, &boots.join("\n")) {
             // A full disk is no reason not to start: only the order of windows is at stake.
-            line(&chain(&error));
+            warn!("{}", error_chain(&error));
         }
         boots
     }

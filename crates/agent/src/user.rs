@@ -10,6 +10,7 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
+use model::error_chain;
 use recording::window::{MAX_WINDOW_BYTES, WindowId, unpack};
 
 use crate::enroll::{EnrollError, refused, trusted, unreachable};
@@ -103,7 +104,7 @@ impl User {
         let body = self.server.download(&path, &self.token, MAX_WINDOW_BYTES);
         match body.map_err(|error| unreachable(&self.url, &error))? {
             Ok(body) => unpack(body, folder, MAX_WINDOW_BYTES).map_err(|error| {
-                let reason = crate::log::chain(&error);
+                let reason = error_chain(&error);
                 EnrollError::State(format!("{}: {reason}", folder.display()))
             }),
             Err(answer) => Err(refused(&self.url, &answer)),

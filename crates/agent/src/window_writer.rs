@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use collector::{CollectError, Collected, Naming, SampledWindow};
-use model::Counter;
+use model::{Counter, error_chain};
 use recording::Recording;
+use tracing::warn;
 
-use crate::log::{chain, line};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::self_priority;
@@ -89,7 +89,7 @@ impl WindowWriter {
             self.put(&folder)
         });
         if let Err(error) = finished {
-            line(&format!("a window is finished later, without names: {}", chain(&error)));
+            warn!("a window is finished later, without names: {}", error_chain(&error));
             self.left.push_back(folder);
         }
     }
@@ -136,7 +136,7 @@ impl WindowWriter {
     /// Removes what lies on disk: else it would be tried at each start.
     fn lose(&self, folder: &Path, error: &FinishError) {
         self.metrics.windows_lost.add(1);
-        line(&format!("a window is lost: {}", chain(error)));
+        warn!("a window is lost: {}", error_chain(error));
         if let Ok(Recording { header, .. }) = Recording::open(folder) {
             self.metrics.uncovered_ns.add(header.end.since(header.start));
         }
@@ -173,7 +173,7 @@ impl WindowWriter {
             self.spool.drop_oldest(most.max(newest), &self.metrics)
         };
         if let Err(error) = enforce_limit() {
-            line(&chain(&error));
+            warn!("{}", error_chain(&error));
         }
     }
 

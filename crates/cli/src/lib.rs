@@ -1,4 +1,5 @@
-//! What all programs do alike: parsing arguments, errors in one line, exit codes, output, manuals.
+//! What all programs do alike: parsing arguments, errors in one line, exit codes, output,
+//! messages of daemons, manuals.
 //!
 //! Design constraints: one way to do each for every program; the parts for the guest's program cost it no dependency but
 //! clap. Must never know a product: what a subcommand does is the program's.
@@ -8,6 +9,8 @@
 #[macro_use]
 mod say;
 mod error;
+#[cfg(feature = "log")]
+mod log;
 #[cfg(feature = "manuals")]
 mod manuals;
 #[cfg(feature = "recordings")]
@@ -22,7 +25,9 @@ mod size;
 mod time;
 mod usage;
 
-pub use error::{Usage, exit_code, message, usage};
+pub use error::{Usage, exit_code, usage};
+#[cfg(feature = "log")]
+pub use log::log_to_stderr;
 #[cfg(feature = "manuals")]
 pub use manuals::{write_completions, write_pages, write_subcommand_pages};
 #[cfg(feature = "recordings")]

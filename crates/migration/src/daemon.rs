@@ -13,6 +13,7 @@ use std::time::Duration;
 use api::layout::{DaemonEvent, MigrateOrder, Order};
 use model::Pid;
 use sd_notify::NotifyState;
+use tracing::{info, warn};
 
 use crate::ConfigError;
 use crate::channel::Channel;
@@ -20,7 +21,6 @@ use crate::config::{Config, is_policy, policies};
 use crate::destination::{Destination, ORPHAN_LIMIT};
 use crate::identity::{Identity, IdentityError};
 use crate::incoming::{self, State};
-use crate::log::line;
 use crate::peers::{Peer, read_peers};
 use crate::records::{Record, Records};
 use crate::source::{self, Client, Source, SourceError};
@@ -83,10 +83,10 @@ pub fn serve(config: &Path, stop: &AtomicBool) -> Result<(), DaemonError> {
     let tcp = config.listen.map(listen_tcp).transpose()?;
     let unix = listen_unix(&config.socket)?;
     go_on(&shared);
-    line(&format!("fingerprint {}; {} peers", shared.identity.fingerprint, peers.len()));
+    info!("fingerprint {}; {} peers", shared.identity.fingerprint, peers.len());
     match config.listen {
-        Some(address) => line(&format!("listening at {address}")),
-        None => line("no `listen`: no VM can come here"),
+        Some(address) => info!("listening at {address}"),
+        None => info!("no `listen`: no VM can come here"),
     }
     // Without systemd there is nothing to notify.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
@@ -124,7 +124,7 @@ fn accept(shared: &Arc<Shared>, tcp: Option<&TcpListener>, unix: &UnixListener, 
 /// One of many, or none: what finds no room is closed.
 fn in_thread(count: &Arc<AtomicUsize>, serve: impl FnOnce() + Send + 'static) {
     if MAX_CONNECTIONS <= count.load(Ordering::Relaxed) {
-        return line("too many connections: one was closed");
+        return warn!("too many connections: one was closed");
     }
     count.fetch_add(1, Ordering::Relaxed);
     let count = Arc::clone(count);
@@ -167,7 +167,7 @@ fn go_on(shared: &Arc<Shared>) {
         let shared = Arc::clone(shared);
         std::thread::spawn(move || {
             let migration = source::adopt(&record);
-            line(&format!("{}: a migration of before the restart: {migration:?}", record.vm));
+            info!("{}: a migration of before the restart: {migration:?}", record.vm);
             shared.outgoing.remove(&record);
         });
     }
@@ -184,7 +184,7 @@ fn orphan(shared: &Shared, record: &Record) {
             "its VM did not come: it was ended"
         }
     };
-    line(&format!("a QEMU for {} of before the restart: {what}", record.vm));
+    info!("a QEMU for {} of before the restart: {what}", record.vm);
     shared.incoming.remove(record);
 }
 
@@ -195,7 +195,7 @@ fn serve_peer(shared: &Shared, stream: TcpStream) {
     let accepted = Channel::accept(&shared.identity, &shared.peers(), stream);
     let (mut channel, peer) = match accepted {
         Ok(accepted) => accepted,
-        Err(error) => return line(&format!("{from} was refused: {error}")),
+        Err(error) => return warn!("{from} was refused: {error}"),
     };
     let destination = Destination {
         host: &shared.host,
@@ -205,7 +205,7 @@ fn serve_peer(shared: &Shared, stream: TcpStream) {
         address,
     };
     if let Err(error) = destination.serve(&mut channel) {
-        line(&format!("{}: {error}", peer.name));
+        warn!("{}: {error}", peer.name);
     }
 }
 
@@ -302,7 +302,7 @@ impl Shared {
     /// As the file is now; one that became wrong has no peers.
     pub(crate) fn peers(&self) -> Vec<Peer> {
         read_peers(&self.host.config.peers).unwrap_or_else(|error| {
-            line(&error.to_string());
+            warn!("{error}");
             Vec::new()
         })
     }

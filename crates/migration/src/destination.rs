@@ -18,13 +18,13 @@ use api::layout::{Counters, DestinationMessage, HostLayout, SourceMessage, Start
 use layout::{Placed, Plan, Topology};
 use model::Pid;
 use numa::{AppliedPlan, Host, HostVm, Steered, VmProcess};
+use tracing::{info, warn};
 
 use crate::PROC;
 use crate::arrange::{self, Coming, Placement};
 use crate::channel::{Channel, ChannelError};
 use crate::frame::FrameError;
 use crate::incoming::{self, IncomingQemu, State};
-use crate::log::line;
 use crate::offer::{CheckedOffer, check_counters, check_offer, cut};
 use crate::records::Records;
 use crate::template::Memory;
@@ -112,7 +112,7 @@ impl Destination<'_> {
         let mut prepared = match prepared {
             Ok(prepared) => prepared,
             Err(reason) => {
-                line(&format!("{} from {}: refused: {reason}", cut(offer.vm), self.peer));
+                warn!("{} from {}: refused: {reason}", cut(offer.vm), self.peer);
                 return channel.send(&DestinationMessage::Refused { reason });
             }
         };
@@ -168,7 +168,7 @@ impl Destination<'_> {
         };
         let mut arranged = arrange::arrange(&host.topology, load, coming, counters, policy, rate);
         arranged.layout.notes.extend(left_out.iter().map(ToString::to_string));
-        line(&format!("{} from {}: {}", requested.vm, self.peer, arranged.layout.outcome));
+        info!("{} from {}: {}", requested.vm, self.peer, arranged.layout.outcome);
         // Its pages may be coming already: what can be done at once comes before residents are moved.
         let steered = found.as_ref().and_then(|waiting| {
             let place = arranged.place.as_ref().ok()?;
@@ -263,7 +263,7 @@ impl Destination<'_> {
             match bound {
                 Ok(waiting) => return Ok(waiting),
                 Err(why) => {
-                    line(&format!("{}: not where it was planned: {why}", incoming.vm));
+                    warn!("{}: not where it was planned: {why}", incoming.vm);
                     arrange::give_up(&mut arranged.layout, &why);
                     arranged.place = Err(why);
                 }
@@ -387,20 +387,20 @@ impl Destination<'_> {
             SourceVerdict::Arrived => incoming::outcome(self.host, pid, started, ARRIVAL_LIMIT),
             SourceVerdict::Stays(_) => prepared.waiting.state(self.host),
             SourceVerdict::Lost(reason) => {
-                line(&format!("{vm} from {peer}: {reason}"));
+                warn!("{vm} from {peer}: {reason}");
                 incoming::outcome(self.host, pid, started, ORPHAN_LIMIT)
             }
         };
         match (verdict, state) {
             (SourceVerdict::Arrived, State::Runs | State::Waits) => {
                 self.arrived(&mut prepared);
-                line(&format!("{vm} came from {peer}"));
+                info!("{vm} came from {peer}");
                 prepared.waiting.let_go(self.records);
                 channel.send(&DestinationMessage::Layout(prepared.layout))
             }
             (SourceVerdict::Lost(_), State::Runs) => {
                 self.arrived(&mut prepared);
-                line(&format!("{vm} came from {peer}, which does not hear it"));
+                warn!("{vm} came from {peer}, which does not hear it");
                 prepared.waiting.let_go(self.records);
                 Ok(())
             }
@@ -408,7 +408,7 @@ impl Destination<'_> {
                 if let Some(steered) = prepared.steered.take() {
                     steered.release(Path::new(PROC), &[]);
                 }
-                line(&format!("{vm} did not come from {peer}: {}", verdict.reason()));
+                warn!("{vm} did not come from {peer}: {}", verdict.reason());
                 prepared.waiting.end(self.host, self.records);
                 Ok(())
             }

@@ -26,7 +26,6 @@ mod frame;
 pub mod fuzzing;
 mod identity;
 mod incoming;
-mod log;
 mod monitor;
 mod offer;
 mod peers;

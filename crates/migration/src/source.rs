@@ -20,11 +20,11 @@ use api::layout::{
 use numa::VmProcess;
 use qmp::{CAPABILITIES, Migration, MigrationState, QmpError, Session};
 use serde_json::{Value, json};
+use tracing::{info, warn};
 
 use crate::PROC;
 use crate::channel::{Channel, ChannelError};
 use crate::identity::Identity;
-use crate::log::line;
 use crate::offer::{check_layout, cut, source_name, to_wire};
 use crate::peers::Peer;
 use crate::records::{Record, Records};
@@ -346,11 +346,7 @@ impl Source<'_> {
                 .push(format!("a restarted daemon will not know of this migration: {error}"));
         }
         client.show_step(&format!("migrating {}", leaving.process.name));
-        line(&format!(
-            "migrating {} to {}",
-            leaving.process.name,
-            result.to.as_deref().unwrap_or(uri)
-        ));
+        info!("migrating {} to {}", leaving.process.name, result.to.as_deref().unwrap_or(uri));
         let outcome = begin(&mut leaving.session, &self.host.config, uri).and_then(|()| {
             follow(
                 &mut leaving.session,
@@ -390,7 +386,7 @@ impl Source<'_> {
         self.records.remove(&record);
         tell_destination(destination, result);
         let what = result.reason.clone().unwrap_or_else(|| "it left".to_owned());
-        line(&format!("{}: {what}", leaving.process.name));
+        info!("{}: {what}", leaving.process.name);
     }
 
     /// The VM runs at its destination: what is left of it here ends.
@@ -458,7 +454,7 @@ fn follow(
     loop {
         let events = session.events_within(LOOK)?;
         if events.iter().any(|event| event.name == "STOP") {
-            line(&format!("{}: stands still, QEMU hands it over", result.vm));
+            info!("{}: stands still, QEMU hands it over", result.vm);
         }
         let pass = events.iter().filter(|event| event.name == "MIGRATION_PASS");
         let passes = pass.filter_map(|event| event.data["pass"].as_u64()).max().unwrap_or(0);
@@ -538,7 +534,7 @@ pub(crate) fn adopt(record: &Record) -> Option<Migration> {
             Some(open) => match open.migration() {
                 Ok(migration) if migration.state == MigrationState::Completed => {
                     if let Err(error) = end(open, record) {
-                        line(&format!("{}: its QEMU did not end: {error}", record.vm));
+                        warn!("{}: its QEMU did not end: {error}", record.vm);
                     }
                     return Some(migration);
                 }

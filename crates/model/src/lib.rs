@@ -35,7 +35,7 @@ pub use tables::{
     NumaReading, OffCpuSource, Owner, QuotaMember, Stack, Symbol, SymbolName, Tables, Thread,
     ThrottledQueue, Throttling, Trigger, Vcpu, Vendor, Vm, VmMemory,
 };
-pub use text::is_unsafe;
+pub use text::{error_chain, is_unsafe, replace_unsafe};
 pub use time::{Clock, HostNs};
 pub use trace::{
     BlockOp, BlockRequest, EventColumn, Field, FieldPlace, FieldSink, FieldSource, Interrupt,

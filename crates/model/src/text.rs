@@ -1,4 +1,7 @@
-//! Characters that don't show as what they are.
+//! Text in messages: characters that don't show as what they are, and errors with their causes.
+
+use std::error::Error;
+use std::iter::successors;
 
 /// Whether a character steers a terminal, ends or reorders a line, or can't be seen: a name from elsewhere that has one
 /// is shown without it.
@@ -13,9 +16,59 @@ pub fn is_unsafe(c: char) -> bool {
             | '\u{e0000}'..='\u{e0fff}')
 }
 
+/// A text from elsewhere as one line that steers nothing.
+#[must_use]
+pub fn replace_unsafe(text: &str) -> String {
+    text.chars().map(|c| if is_unsafe(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// An error and its causes. A cause that the error names itself is left out.
+#[must_use]
+pub fn error_chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut last = text.clone();
+    for cause in successors(error.source(), |cause| (*cause).source()).map(ToString::to_string) {
+        if !last.contains(&cause) {
+            text += ": ";
+            text += &cause;
+        }
+        last = cause;
+    }
+    text
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
+
+    /// A text, and its cause.
+    #[derive(Debug)]
+    struct Failed(&'static str, Option<Box<Failed>>);
+
+    impl std::fmt::Display for Failed {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Failed {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.1.as_deref().map(|cause| cause as _)
+        }
+    }
+
+    #[test]
+    fn each_cause_is_named_once() {
+        let check = |texts: &[&'static str], expected: &str| {
+            let chained =
+                texts.iter().rev().fold(None, |cause, text| Some(Box::new(Failed(text, cause))));
+            assert_eq!(error_chain(&chained.unwrap()), expected);
+        };
+        check(&["gone"], "gone");
+        check(&["failed to read x: gone", "gone"], "failed to read x: gone");
+        check(&["no plan", "failed to read x: gone", "gone"], "no plan: failed to read x: gone");
+        check(&["failed to read y", "gone"], "failed to read y: gone");
+    }
 
     #[test]
     fn what_can_not_be_seen_is_unsafe() {

@@ -198,7 +198,7 @@ impl Counter {
     }
 }
 
-fn sum(threads: &[ThreadCounters]) -> io::Result<ThreadCounts> {
+fn sum(threads: &mut [ThreadCounters]) -> io::Result<ThreadCounts> {
     let mut sum = ThreadCounts { loads: Some((0.0, 0.0)), ..ThreadCounts::default() };
     for thread in threads {
         let counts = thread.read()?;

@@ -1,21 +1,21 @@
 //! Counting what a thread does with memory, its guest's time included.
 
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::io;
+use std::time::Duration;
 
 use model::Tid;
-use perf_event_open_sys as sys;
+use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Event, Hardware};
+use perf_event::{Builder, Counter};
 
 use crate::ProbeError;
 
 /// Counters of a thread, which count from the moment they are opened.
 #[derive(Debug)]
 pub struct ThreadCounters {
-    misses: File,
-    instructions: File,
+    misses: Counter,
+    instructions: Counter,
     /// Loads from memory, and those from other nodes' memory; not every CPU counts them.
-    loads: Option<(File, File)>,
+    loads: Option<(Counter, Counter)>,
 }
 
 /// What a thread has done so far. Where there are more counters than the CPU has, the kernel counts by turns, and these
@@ -36,18 +36,14 @@ impl ThreadCounters {
     /// # Errors
     /// When the kernel refuses, or the thread is gone.
     pub fn open(tid: Tid) -> Result<Self, ProbeError> {
-        use sys::bindings as b;
-        let hardware = |config, name| open(tid, b::PERF_TYPE_HARDWARE, u64::from(config), name);
-        let node = |result: u32| {
-            let read = u64::from(b::PERF_COUNT_HW_CACHE_OP_READ) << 8;
-            let config = u64::from(b::PERF_COUNT_HW_CACHE_NODE) | read | u64::from(result) << 16;
-            open(tid, b::PERF_TYPE_HW_CACHE, config, "node-loads")
+        let node = |result| {
+            let loads = Cache { which: CacheId::NODE, operation: CacheOp::READ, result };
+            open(tid, loads, "node-loads")
         };
-        let loads = node(b::PERF_COUNT_HW_CACHE_RESULT_ACCESS)
-            .and_then(|all| Ok((all, node(b::PERF_COUNT_HW_CACHE_RESULT_MISS)?)));
+        let loads = node(CacheResult::ACCESS).and_then(|all| Ok((all, node(CacheResult::MISS)?)));
         Ok(Self {
-            misses: hardware(b::PERF_COUNT_HW_CACHE_MISSES, "cache-misses")?,
-            instructions: hardware(b::PERF_COUNT_HW_INSTRUCTIONS, "instructions")?,
+            misses: open(tid, Hardware::CACHE_MISSES, "cache-misses")?,
+            instructions: open(tid, Hardware::INSTRUCTIONS, "instructions")?,
             loads: loads.ok(),
         })
     }
@@ -56,53 +52,33 @@ impl ThreadCounters {
     ///
     /// # Errors
     /// If the kernel has put a counter into its error state.
-    pub fn read(&self) -> io::Result<ThreadCounts> {
+    pub fn read(&mut self) -> io::Result<ThreadCounts> {
         let loads =
-            self.loads.as_ref().map(|(all, far)| Ok::<_, io::Error>((read(all)?, read(far)?)));
+            self.loads.as_mut().map(|(all, far)| Ok::<_, io::Error>((read(all)?, read(far)?)));
         Ok(ThreadCounts {
-            misses: read(&self.misses)?,
-            instructions: read(&self.instructions)?,
+            misses: read(&mut self.misses)?,
+            instructions: read(&mut self.instructions)?,
             loads: loads.transpose()?,
         })
     }
 }
 
-fn open(tid: Tid, kind: u32, config: u64, event: &'static str) -> Result<File, ProbeError> {
-    let mut attr = sys::bindings::perf_event_attr::default();
-    attr.size = u32::try_from(size_of_val(&attr)).expect("the struct is small");
-    attr.type_ = kind;
-    attr.config = config;
-    attr.read_format = u64::from(sys::bindings::PERF_FORMAT_TOTAL_TIME_ENABLED)
-        | u64::from(sys::bindings::PERF_FORMAT_TOTAL_TIME_RUNNING);
+fn open(tid: Tid, counted: impl Event, event: &'static str) -> Result<Counter, ProbeError> {
     let thread = i32::try_from(tid.0).expect("thread ids are below 2^22");
-    let flags = u64::from(sys::bindings::PERF_FLAG_FD_CLOEXEC);
-    // SAFETY: `attr` is a valid, initialised structure of the size it states.
-    let fd = unsafe { sys::perf_event_open(&mut attr, thread, -1, -1, flags) };
-    if fd < 0 {
-        let source = io::Error::last_os_error();
-        return Err(ProbeError::Counter { event, tid: tid.0, source });
-    }
-    // SAFETY: the kernel just gave us this descriptor and it has no other owner.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+    let mut counter = Builder::new(counted);
+    counter.observe_pid(thread).any_cpu().exclude_kernel(false).exclude_hv(false).enabled(true);
+    counter.build().map_err(|source| ProbeError::Counter { event, tid: tid.0, source })
 }
 
 /// The count, scaled to the time that the counter was wanted.
-fn read(mut counter: &File) -> io::Result<f64> {
-    let mut bytes = [0_u8; 24];
-    counter.read_exact(&mut bytes)?;
-    let value = |at: usize| {
-        let bytes = bytes[at..at + 8].try_into().expect("eight bytes");
-        u64::from_ne_bytes(bytes)
-    };
-    Ok(scaled(value(0), value(8), value(16)))
+fn read(counter: &mut Counter) -> io::Result<f64> {
+    let read = counter.read_full()?;
+    let (enabled, running) = (read.time_enabled(), read.time_running());
+    Ok(scaled(read.count(), enabled.unwrap_or_default(), running.unwrap_or_default()))
 }
 
-fn scaled(count: u64, enabled_ns: u64, running_ns: u64) -> f64 {
-    if running_ns == 0 {
-        0.0
-    } else {
-        count as f64 * (enabled_ns as f64 / running_ns as f64).max(1.0)
-    }
+fn scaled(count: u64, enabled: Duration, running: Duration) -> f64 {
+    if running.is_zero() { 0.0 } else { count as f64 * enabled.div_duration_f64(running).max(1.0) }
 }
 
 #[cfg(test)]
@@ -112,6 +88,7 @@ mod test {
     #[test]
     fn counts_are_scaled_to_the_time_wanted() {
         let check = |count, enabled, running, expected: f64| {
+            let (enabled, running) = (Duration::from_nanos(enabled), Duration::from_nanos(running));
             assert!((scaled(count, enabled, running) - expected).abs() < 1e-9);
         };
         check(10, 100, 100, 10.0);
@@ -124,7 +101,7 @@ mod test {
         let own = std::fs::read_link("/proc/thread-self").unwrap();
         let own = Tid(own.file_name().unwrap().to_str().unwrap().parse().unwrap());
         match ThreadCounters::open(own) {
-            Ok(counters) => {
+            Ok(mut counters) => {
                 let before = counters.read().unwrap().instructions;
                 std::hint::black_box((0..100_000_u64).sum::<u64>());
                 assert!(before < counters.read().unwrap().instructions);

@@ -1,9 +1,10 @@
 //! `perf_event_open` for the sampling interrupt.
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 use model::Trigger;
-use perf_event_open_sys as sys;
+use perf_event::events::{Hardware, Software};
+use perf_event::{Builder, SampleFlag};
 
 use crate::ProbeError;
 
@@ -27,32 +28,18 @@ impl Event {
 
     /// Opens the event on `cpu`, for all processes, disabled until a program is attached.
     pub(crate) fn open(self, cpu: u32) -> Result<OwnedFd, ProbeError> {
-        let mut attr = sys::bindings::perf_event_attr::default();
-        attr.size = u32::try_from(size_of_val(&attr)).expect("the struct is small");
-        (attr.type_, attr.config) = match self.trigger {
-            Trigger::CpuClock => (
-                sys::bindings::PERF_TYPE_SOFTWARE,
-                u64::from(sys::bindings::PERF_COUNT_SW_CPU_CLOCK),
-            ),
-            Trigger::Cycles => (
-                sys::bindings::PERF_TYPE_HARDWARE,
-                u64::from(sys::bindings::PERF_COUNT_HW_CPU_CYCLES),
-            ),
+        let mut event = match self.trigger {
+            Trigger::CpuClock => Builder::new(Software::CPU_CLOCK),
+            Trigger::Cycles => Builder::new(Hardware::CPU_CYCLES),
         };
-        attr.__bindgen_anon_1.sample_period = self.period;
-        attr.set_disabled(1);
+        event.any_pid().one_cpu(cpu as usize).exclude_kernel(false).exclude_hv(false);
+        event.sample_period(self.period);
         if self.prepare_ip {
-            attr.sample_type = u64::from(sys::bindings::PERF_SAMPLE_IP);
+            event.sample(SampleFlag::IP);
         }
-        let cpu_arg = i32::try_from(cpu).expect("CPU numbers are below 2^31");
-        let flags = u64::from(sys::bindings::PERF_FLAG_FD_CLOEXEC);
-        // SAFETY: `attr` is a valid, initialised structure of the size it states.
-        let fd = unsafe { sys::perf_event_open(&mut attr, -1, cpu_arg, -1, flags) };
-        if fd < 0 {
-            let source = std::io::Error::last_os_error();
-            return Err(ProbeError::PerfEvent { event: self.name(), cpu, source });
-        }
-        // SAFETY: the kernel just gave us this descriptor and it has no other owner.
+        let failed = |source| ProbeError::PerfEvent { event: self.name(), cpu, source };
+        let fd = event.build().map_err(failed)?.into_raw_fd();
+        // SAFETY: the descriptor was given away and has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }

@@ -1,11 +1,12 @@
 //! Loading the sampler, attaching it, and telling it which threads are vCPUs.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{Link, Object};
 use model::{Tid, Trigger, Vendor};
+use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
 use crate::abi::{RINGS, RawStack, SAMPLE_BYTES, STACK_BYTES};
 use crate::found::{self, FOUND_BYTES, FoundVcpu};
@@ -110,7 +111,7 @@ impl SamplingEvents {
     /// # Errors
     /// When the kernel refuses; some CPUs may have it then.
     pub fn set_period(&self, period: u64) -> Result<(), ProbeError> {
-        let set = |event: &OwnedFd| set_period(event.as_fd(), period);
+        let set = |event: &OwnedFd| set_period(event, period);
         self.events.iter().try_for_each(set).map_err(ProbeError::Period)
     }
 }
@@ -267,13 +268,13 @@ pub fn loaded_programs() -> Vec<String> {
 }
 
 /// Gives an event another period, in the unit of `Event::period`. cpu-clock takes it at its next interrupt.
-fn set_period(event: BorrowedFd<'_>, period: u64) -> std::io::Result<()> {
-    let address = (&raw const period).expose_provenance() as u64;
-    // SAFETY: the descriptor is a perf event's, and the kernel reads one u64 from the address, which is that of `period`.
-    match unsafe { perf_event_open_sys::ioctls::PERIOD(event.as_raw_fd(), address) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
+fn set_period(event: &OwnedFd, period: u64) -> std::io::Result<()> {
+    /// `PERF_EVENT_IOC_PERIOD`.
+    const PERIOD: Opcode = opcode::write::<u64>(b'$', 4);
+    // SAFETY: the descriptor is a perf event's, from which the kernel reads one u64 for this request.
+    let period = unsafe { Setter::<PERIOD, u64>::new(period) };
+    // SAFETY: as above.
+    Ok(unsafe { ioctl(event, period) }?)
 }
 
 #[cfg(test)]

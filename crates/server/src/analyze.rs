@@ -25,13 +25,14 @@ use recording::window::HostName;
 use serde_json::json;
 use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 use tokio::sync::Notify;
+use tracing::warn;
 
+use crate::Server;
 use crate::auth::unix_s;
 use crate::object_names::{DayWindow, FAILED, RAW, RESULTS, day_of_prefix};
 use crate::results::LAST;
 use crate::store::Created;
 use crate::worker::{self, Outcome, Task, WorkerError};
-use crate::{Server, log};
 
 /// Windows that wait in memory; of the others the store knows.
 const MAX_WAITING: usize = 20_000;
@@ -276,11 +277,11 @@ impl Server {
             Ok(error) => {
                 self.metrics.store_error("analysis");
                 let after = pause.as_secs();
-                log(&format!("failed to analyse {}, again in {after} s: {error}", window.id));
+                warn!("failed to analyse {}, again in {after} s: {error}", window.id);
             }
             Err(reason) => {
                 self.metrics.analyses_failed.inc();
-                log(&format!("{} can't be analysed: {reason}", window.id));
+                warn!("{} can't be analysed: {reason}", window.id);
                 let noted = self.note_failed(window, &reason).await;
                 if noted.is_ok() {
                     return None;
@@ -400,7 +401,7 @@ impl Server {
         let packs = self.engine.packs(day, None).await?;
         for list in &packs.damaged {
             self.metrics.store_error("packs");
-            log(&format!("a list of packs can't be read: {list}"));
+            warn!("a list of packs can't be read: {list}");
         }
         for (time, window) in found(RAW, ".window").await? {
             if !done.contains(&window) && !is_packed(&packs, &window) {
@@ -416,7 +417,7 @@ impl Server {
             let mut add = |time, window| self.queue.add_found(time, window);
             if let Err(error) = self.without_results(&mut add).await {
                 self.metrics.store_error("search");
-                log(&format!("the search for windows to analyse failed: {error}"));
+                warn!("the search for windows to analyse failed: {error}");
                 tokio::time::sleep(Duration::from_secs(10)).await;
                 continue;
             }

@@ -15,13 +15,14 @@ use chrono::{DateTime, Days, NaiveDate, NaiveTime, TimeDelta, Utc};
 use object_store::path::Path;
 use query::packs::{LISTS, PACK, Pack, Packs};
 use query::{Inputs, QueryError, SLICE_S};
+use tracing::warn;
 
+use crate::Server;
 use crate::auth::hash;
 use crate::config::RollUp;
 use crate::object_names::{DayWindow, RESULTS, day_of_prefix};
 use crate::results::{LAST, tables};
 use crate::store::Created;
-use crate::{Server, log};
 
 const COMPACT_EVERY: Duration = Duration::from_secs(1800);
 /// After this time since they came, no results of the same hour are waited for.
@@ -108,7 +109,7 @@ impl Server {
             };
             if let Err(error) = compacted {
                 self.metrics.store_error("compact");
-                log(&format!("failed to pack results: {error}"));
+                warn!("failed to pack results: {error}");
             }
         }
     }
@@ -129,7 +130,7 @@ impl Server {
                     return Err(error);
                 }
                 self.metrics.store_error("compact");
-                log(&format!("failed to pack results of {host} of {day}: {error}"));
+                warn!("failed to pack results of {host} of {day}: {error}");
                 failed = failed.or((!is_of_host).then_some(error));
             }
         }
@@ -187,7 +188,7 @@ impl Server {
                     if host_day.leave_out(&object) =>
                 {
                     self.metrics.store_error("results");
-                    log(&format!("{object} can't be read, and is packed without"));
+                    warn!("{object} can't be read, and is packed without");
                 }
                 done => return done,
             }

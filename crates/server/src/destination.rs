@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
+use model::error_chain;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Certificate, Client, StatusCode, redirect};
 use ring::hmac;
@@ -128,7 +129,7 @@ impl Poster {
         if let Some(file) = &self.token_file {
             request = request.bearer_auth(text_of(file)?);
         }
-        let failed = |error: reqwest::Error| PostError::Later(chain(&error));
+        let failed = |error: reqwest::Error| PostError::Later(error_chain(&error));
         let answer = request.send().await.map_err(failed)?;
         let status = answer.status();
         if status.is_success() {
@@ -184,12 +185,6 @@ async fn reason(mut answer: reqwest::Response) -> String {
     }
     bytes.truncate(MAX_REASON);
     view::clean(String::from_utf8_lossy(&bytes).trim()).into_owned()
-}
-
-/// An error and its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 #[cfg(test)]

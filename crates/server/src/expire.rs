@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use chrono::{NaiveDate, Utc};
 use object_store::path::Path;
+use tracing::warn;
 
 use crate::auth::unix_s;
 use crate::object_names::{
     CLOCK, DayWindow, FAILED, MESSAGES, RAW, REFUSED, RESULTS, day_of_prefix,
 };
 use crate::results::LAST;
-use crate::{Server, alerts, log, refused};
+use crate::{Server, alerts, refused};
 
 /// Days that windows are kept longer until they are analysed.
 const UNANALYSED_DAYS: u64 = 7;
@@ -92,7 +93,7 @@ impl Server {
     /// Removes windows that are older than the retention time.
     async fn expire(&self, today: NaiveDate) -> object_store::Result<()> {
         if !self.believes(today).await? {
-            log(&format!("nothing expires: this server's clock says {today}, and may be wrong"));
+            warn!("nothing expires: this server's clock says {today}, and may be wrong");
             return Ok(());
         }
         let (raw, results) = (self.config.raw_days.into(), self.config.result_days.into());
@@ -166,7 +167,7 @@ impl Server {
             let waited = u64::try_from((today - day).num_days()).unwrap_or(0);
             if !left.is_empty() && days + UNANALYSED_DAYS < waited {
                 let n = left.len();
-                log(&format!("{n} windows of {day} expire that were never analysed"));
+                warn!("{n} windows of {day} expire that were never analysed");
                 self.metrics.expired_unanalysed.inc_by(n as u64);
                 left.clear();
             }
@@ -189,7 +190,7 @@ impl Server {
 
     fn not_expired(&self, error: &object_store::Error) {
         self.metrics.store_error("expire");
-        log(&format!("failed to remove old objects: {error}"));
+        warn!("failed to remove old objects: {error}");
     }
 
     pub(crate) async fn expire_for_ever(self: Arc<Self>) {

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use tokio::sync::{Notify, watch};
+use tracing::warn;
 
-use crate::{Server, log};
+use crate::Server;
 
 /// Between two sums when there is no request.
 const EVERY: Duration = Duration::from_secs(60);
@@ -37,7 +38,7 @@ impl Server {
                 }
                 Err(error) => {
                     self.metrics.store_error("sums");
-                    log(&format!("failed to sum up new windows: {error}"));
+                    warn!("failed to sum up new windows: {error}");
                 }
             }
             tokio::time::sleep((began.elapsed() * PART).clamp(SHORTEST_PAUSE, EVERY)).await;

@@ -36,7 +36,6 @@ mod totals;
 mod watch;
 mod worker;
 
-use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
@@ -45,9 +44,11 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
+use model::error_chain;
 use query::{Engine, Limits};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
+use tracing::{info, warn};
 
 pub use admin::{analyze, left, make_token, objects};
 pub use api::http::Role;
@@ -150,7 +151,7 @@ impl Server {
     /// Has a process ready for the first query.
     async fn prepare_queries(self: Arc<Self>) {
         if let Err(error) = self.engine.prepare().await {
-            log(&format!("no query can be answered: {error}"));
+            warn!("no query can be answered: {error}");
         }
     }
 
@@ -167,7 +168,9 @@ impl Server {
             made = now;
             match self.identity.tls() {
                 Ok(new) => tls.reload_from_config(Arc::new(new)),
-                Err(error) => log(&format!("failed to renew the certificate: {error:#}")),
+                Err(error) => {
+                    warn!("failed to renew the certificate: {}", error_chain(error.as_ref()));
+                }
             }
         }
     }
@@ -208,13 +211,14 @@ pub fn run(config: Config) -> Result<()> {
         let tls = server.identity.start()?;
         if !sandbox::has_landlock() {
             // `worker` may open files: seccomp can't tell those of its folder from others.
-            log(NO_LANDLOCK);
+            warn!("{NO_LANDLOCK}");
         }
-        log(&format!("certificate authority SHA-256 {}", server.identity.fingerprint));
+        info!("certificate authority SHA-256 {}", server.identity.fingerprint);
         let tasks = start(&server, tls.clone())?;
         // A process that sees that it listens may stop it.
         let stop = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
-        log(&format!("listening on https://{}", listener.local_addr()?));
+        let address = listener.local_addr()?;
+        info!("listening on https://{address}");
         let served = serve(&server, listener, tls, stop).await;
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
         server.store_learned(Duration::ZERO).await;
@@ -263,7 +267,7 @@ async fn serve(
     let stopping = handle.clone();
     tokio::spawn(async move {
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
-        log("stopping");
+        info!("stopping");
         stopping.graceful_shutdown(Some(STOP_TIME));
     });
     let proxies = server.config.proxy.iter().flat_map(|proxy| &proxy.addresses);
@@ -285,10 +289,4 @@ async fn serve(
     let router = http::router(Arc::clone(server));
     listening.serve(router.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
-}
-
-/// A line for the journal.
-fn log(text: &str) {
-    // The reader may have gone: that must not end a task.
-    drop(writeln!(std::io::stderr(), "vmscope-server: {text}"));
 }

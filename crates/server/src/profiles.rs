@@ -18,11 +18,12 @@ use model::{Results, VcpuTimeRow};
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
+use tracing::warn;
 
+use crate::Server;
 use crate::auth::unix_s;
 use crate::destination::{PostError, Poster};
 use crate::object_names::DayWindow;
-use crate::{Server, log};
 
 /// Where collectors take profiles.
 const PATH: &str = "/v1development/profiles";
@@ -148,7 +149,7 @@ impl Server {
                 Ok(Some(results)) => from_results(&results),
                 Ok(None) => continue,
                 Err(error) => {
-                    log(&format!("no profile of {} was sent: {error}", window.id));
+                    warn!("no profile of {} was sent: {error}", window.id);
                     self.metrics.message("otlp", "dropped");
                     continue;
                 }
@@ -169,10 +170,10 @@ impl Server {
             match sent {
                 Ok(()) => return,
                 Err(error @ PostError::Refused(..)) => {
-                    return log(&format!("a profile: {error}"));
+                    return warn!("a profile: {error}");
                 }
                 Err(error) if attempt + 1 == ATTEMPTS => {
-                    log(&format!("no profile of {id} was sent: {error}"));
+                    warn!("no profile of {id} was sent: {error}");
                     self.metrics.message("otlp", "dropped");
                 }
                 Err(_) => tokio::time::sleep(PAUSE * (1 << attempt)).await,

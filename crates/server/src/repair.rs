@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 use object_store::path::Path;
 use query::packs::PACK;
 use recording::seal;
+use tracing::warn;
 
+use crate::Server;
 use crate::auth::unix_s;
 use crate::compact::CompactError;
 use crate::object_names::{DayWindow, RESULTS};
 use crate::results::{LAST, tables};
-use crate::{Server, log};
 
 /// How often the same object is looked at in a period: whatever is wrong with it, no queries make a server work for ever.
 const MAX_LOOKS: u32 = 8;
@@ -51,7 +52,7 @@ impl Server {
                     Ok(repaired) => self.note_repaired(&object, repaired),
                     Err(error) => {
                         self.metrics.store_error("repair");
-                        log(&format!("{object} is damaged and was not made again: {error}"));
+                        warn!("{object} is damaged and was not made again: {error}");
                     }
                 }
             }
@@ -63,13 +64,13 @@ impl Server {
             Repaired::NotNeeded => {}
             Repaired::Again => {
                 self.metrics.results_damaged.inc();
-                log(&format!("{object} is damaged or missing: its windows are analysed again"));
+                warn!("{object} is damaged or missing: its windows are analysed again");
             }
             Repaired::Lost => {
                 self.metrics.results_damaged.inc();
                 self.metrics.results_lost.inc();
                 let text = "is damaged or missing, and its window is stored no longer";
-                log(&format!("{object} {text}: answers say that it can't be read"));
+                warn!("{object} {text}: answers say that it can't be read");
             }
         }
     }

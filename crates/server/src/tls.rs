@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use axum_server::tls_rustls::RustlsConfig;
-use chrono::{DateTime, Datelike};
+use chrono::{Datelike, Utc};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
@@ -119,11 +119,12 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, "vmscope-server");
         params.use_authority_key_identifier_extension = true;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let now = DateTime::<chrono::Utc>::from(SystemTime::now());
+        let in_days = |days| -> Result<_> {
+            let time = Utc::now() + chrono::Duration::days(days);
+            Ok(date_time_ymd(time.year(), time.month().try_into()?, time.day().try_into()?))
+        };
         // A client's clock may be late.
-        let from = now - chrono::Duration::days(2);
-        let until = now + chrono::Duration::days(90);
-        (params.not_before, params.not_after) = (date(from)?, date(until)?);
+        (params.not_before, params.not_after) = (in_days(-2)?, in_days(90)?);
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?;
         let key = PrivateKeyDer::try_from(key.serialize_der())
@@ -140,11 +141,6 @@ fn read(path: &Path) -> Result<String> {
 fn certificate(pem: &str) -> Result<CertificateDer<'static>> {
     CertificateDer::from_pem_slice(pem.as_bytes())
         .map_err(|error| anyhow::anyhow!("a certificate was expected: {error:?}"))
-}
-
-fn date(time: DateTime<chrono::Utc>) -> Result<time::OffsetDateTime> {
-    let month = u8::try_from(time.month())?;
-    Ok(date_time_ymd(time.year(), month, u8::try_from(time.day())?))
 }
 
 /// The same each time: certificates name their issuer by it.

@@ -17,11 +17,12 @@ use model::Results;
 use object_store::path::Path;
 use tokio::sync::{Notify, watch};
 
+use crate::Server;
 use crate::object_names::{DayWindow, FAILED, RESULTS};
 use crate::results::{LAST, tables};
 use crate::totals::Totals;
-use crate::{Server, log};
 use arrived::came_since;
+use tracing::warn;
 
 /// Results of other servers are found that late, too.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
@@ -218,7 +219,7 @@ impl Server {
             }
             if let Err(error) = self.look().await {
                 self.metrics.store_error("watch");
-                log(&format!("the search for new results failed: {error}"));
+                warn!("the search for new results failed: {error}");
             } else {
                 if PATIENCE < patient_since.elapsed() && self.queue.len() <= self.n_workers() {
                     self.watch.tick(crate::auth::unix_s());
@@ -266,7 +267,7 @@ impl Server {
                     }
                     if !self.watch.take(summary, seconds(came)) {
                         self.metrics.unwatched.inc();
-                        log(&format!("detection failed over {} and begins anew", window.id));
+                        warn!("detection failed over {} and begins anew", window.id);
                     }
                 }
                 // It was packed meanwhile.
@@ -275,7 +276,7 @@ impl Server {
                     if now - LONGEST_WAIT <= came =>
                 {
                     self.metrics.store_error("watch");
-                    log(&format!("results of {} are looked at later: {error}", window.id));
+                    warn!("results of {} are looked at later: {error}", window.id);
                     later.insert(window.id.host);
                     if MAX_LATER <= later.len() {
                         break;
@@ -284,7 +285,7 @@ impl Server {
                 }
                 Err(error) => {
                     self.metrics.unwatched.inc();
-                    log(&format!("results of {} were not looked at: {error}", window.id));
+                    warn!("results of {} were not looked at: {error}", window.id);
                 }
             }
             self.watch.lock().seen.insert(window);

@@ -105,14 +105,3 @@ impl Error {
 fn line_suffix(line: Option<usize>) -> String {
     line.map(|line| format!(":{line}")).unwrap_or_default()
 }
-
-/// An error and its reasons, on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut reason = error.source();
-    while let Some(error) = reason {
-        text += &format!(": {error}");
-        reason = error.source();
-    }
-    text
-}

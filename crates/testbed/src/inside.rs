@@ -86,7 +86,7 @@ pub fn inside() -> Result<(), Error> {
     let copied = bring_back(&work, &share.join("out"));
     let event = match result.and_then(|code| copied.map(|()| code)) {
         Ok(code) => Event::Ended(code),
-        Err(error) => Event::Failed(crate::error::chain(&error)),
+        Err(error) => Event::Failed(model::error_chain(&error)),
     };
     link.tell(&event);
     Ok(())

@@ -34,7 +34,7 @@ pub fn probe_kvm(limit: Duration) -> KvmVerdict {
     if let Err(error) = fs::File::options().read(true).write(true).open(device) {
         return KvmVerdict::Unusable(format!("failed to open /dev/kvm: {error}"));
     }
-    trial(limit).unwrap_or_else(|error| KvmVerdict::Unusable(crate::error::chain(&error)))
+    trial(limit).unwrap_or_else(|error| KvmVerdict::Unusable(model::error_chain(&error)))
 }
 
 /// The verdict, from the cache if this boot has one.

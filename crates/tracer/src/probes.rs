@@ -143,24 +143,11 @@ fn recursion_misses(text: &str) -> Option<u64> {
     text.lines().find_map(value)
 }
 
-/// An error and its causes in one line: aya's own text names only the step that failed. Of each only the first line is
-/// kept: the verifier's log is long.
+/// An error and its causes in one line: aya's own text names only the step that failed. Lines after the first are the
+/// verifier's log, which is long.
 #[must_use]
 pub fn error_chain(error: &dyn std::error::Error) -> String {
-    let first_line = |error: &dyn std::error::Error| {
-        error.to_string().lines().next().unwrap_or_default().to_owned()
-    };
-    let mut text = first_line(error);
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = first_line(error);
-        if !text.ends_with(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        cause = error.source();
-    }
-    text
+    model::error_chain(error).lines().next().unwrap_or_default().to_owned()
 }
 
 fn reason(error: &ProgramError) -> String {

@@ -62,6 +62,7 @@ pub(super) fn daemon(args: &DaemonArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let stop = stop_on_signals()?;
+    cli::log_to_stderr("vmscope layout");
     match migration::serve(&args.config, &stop) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(migration::DaemonError::Config(error)) => Err(cli::usage(error)),

@@ -91,6 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (None, Some(file)) => check(file, windows),
         (None, None) => {
             check_pid_namespace()?;
+            cli::log_to_stderr("vmscope agent");
             match agent::run(&args.config, windows, env!("CARGO_PKG_VERSION")) {
                 Ok(()) => Ok(ExitCode::SUCCESS),
                 Err(RunError::Config(error)) => Err(cli::usage(error)),

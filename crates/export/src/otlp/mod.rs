@@ -2,19 +2,22 @@
 //! `service.name` is the VM, `host.name` its host. A VM has two profiles, `cpu` (apparent
 //! time) and `corrected`. A stack is a function and its process.
 
-pub mod proto;
-
 use std::collections::{BTreeMap, HashMap};
 
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::profiles::v1development::{
+    Function, KeyValueAndUnit, Line, Link, Location, Mapping, ProfilesDictionary, ResourceProfiles,
+    Sample, ScopeProfiles, Stack, ValueType,
+};
+use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message;
 use sha2::{Digest, Sha256};
 use view::clean;
 
-use self::proto::{
-    AnyValue, ExportProfilesServiceRequest, Function, InstrumentationScope, KeyValue,
-    KeyValueAndUnit, Line, Link, Location, Mapping, Profile, ProfilesDictionary, Resource,
-    ResourceProfiles, Sample, ScopeProfiles, Stack, Value, ValueType,
-};
+pub use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
+pub use opentelemetry_proto::tonic::profiles::v1development::Profile;
+
 use crate::functions::{FunctionCost, Functions, GuestFunction};
 
 /// Profiles as an encoded OTLP request.
@@ -48,14 +51,25 @@ pub fn request(functions: &Functions) -> ExportProfilesServiceRequest {
                 time_unix_nano: functions.start_unix_ns,
                 duration_nano: functions.length_ns,
                 profile_id: profile_id([host, vm, name], functions),
+                ..Profile::default()
             });
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let scope = Some(InstrumentationScope { name: "vmscope".to_owned(), version });
+        let scope = Some(InstrumentationScope {
+            name: "vmscope".to_owned(),
+            version,
+            ..InstrumentationScope::default()
+        });
         ResourceProfiles {
             resource: Some(Resource {
                 attributes: vec![attribute("service.name", vm), attribute("host.name", host)],
+                ..Resource::default()
             }),
-            scope_profiles: vec![ScopeProfiles { scope, profiles: profiles.collect() }],
+            scope_profiles: vec![ScopeProfiles {
+                scope,
+                profiles: profiles.collect(),
+                ..ScopeProfiles::default()
+            }],
+            ..ResourceProfiles::default()
         }
     };
     ExportProfilesServiceRequest {
@@ -76,11 +90,25 @@ fn profile_id(names: [&str; 3], functions: &Functions) -> Vec<u8> {
 }
 
 fn attribute(key: &str, text: &str) -> KeyValue {
-    KeyValue { key: key.to_owned(), value: Some(text_value(text)) }
+    let value = Attribute::Text(clean(text).into_owned()).into_value();
+    KeyValue { key: key.to_owned(), value: Some(value), ..KeyValue::default() }
 }
 
-fn text_value(text: &str) -> AnyValue {
-    AnyValue { value: Some(Value::String(clean(text).into_owned())) }
+/// An attribute's value. The message's own can't be a table's key: it may be a floating-point number.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Attribute {
+    Text(String),
+    Number(i64),
+}
+
+impl Attribute {
+    fn into_value(self) -> AnyValue {
+        let value = match self {
+            Self::Text(text) => Value::StringValue(text),
+            Self::Number(number) => Value::IntValue(number),
+        };
+        AnyValue { value: Some(value) }
+    }
 }
 
 /// Entries, each once; the first is the empty one.
@@ -118,7 +146,7 @@ struct Tables {
     locations: Table<(i32, i32)>,
     stacks: Table<Vec<i32>>,
     /// By key.
-    attributes: Table<(i32, Option<Value>)>,
+    attributes: Table<(i32, Option<Attribute>)>,
 }
 
 impl Tables {
@@ -138,16 +166,17 @@ impl Tables {
         });
         let mut attribute_indices = Vec::new();
         if !function.process.is_empty() {
-            let name = Value::String(clean(&function.process).into_owned());
+            let name = Attribute::Text(clean(&function.process).into_owned());
             attribute_indices.push(self.attribute("process.executable.name", name));
         }
         if let Some(pid) = function.pid {
-            attribute_indices.push(self.attribute("process.pid", Value::Int(pid.into())));
+            attribute_indices.push(self.attribute("process.pid", Attribute::Number(pid.into())));
         }
         Sample {
             stack_index: self.stacks.index(locations.to_vec()),
             attribute_indices,
             values: vec![i64::try_from(value).unwrap_or(i64::MAX)],
+            ..Sample::default()
         }
     }
 
@@ -155,28 +184,33 @@ impl Tables {
         self.strings.index(clean(text).into_owned())
     }
 
-    fn attribute(&mut self, key: &str, value: Value) -> i32 {
+    fn attribute(&mut self, key: &str, value: Attribute) -> i32 {
         let key = self.strings.index(key.to_owned());
         self.attributes.index((key, Some(value)))
     }
 
     fn finish(self) -> ProfilesDictionary {
-        let mapping = |filename_strindex| Mapping { filename_strindex };
-        let function = |name_strindex| Function { name_strindex };
+        let mapping = |filename_strindex| Mapping { filename_strindex, ..Mapping::default() };
+        let function = |name_strindex| Function { name_strindex, ..Function::default() };
         let location = |(mapping_index, function_index)| Location {
             mapping_index,
             // The empty one has no line.
-            lines: (function_index != 0).then_some(Line { function_index }).into_iter().collect(),
+            lines: (function_index != 0)
+                .then_some(Line { function_index, ..Line::default() })
+                .into_iter()
+                .collect(),
+            ..Location::default()
         };
-        let attribute = |(key_strindex, value): (i32, Option<Value>)| KeyValueAndUnit {
+        let attribute = |(key_strindex, value): (i32, Option<Attribute>)| KeyValueAndUnit {
             key_strindex,
-            value: value.map(|value| AnyValue { value: Some(value) }),
+            value: value.map(Attribute::into_value),
+            ..KeyValueAndUnit::default()
         };
         ProfilesDictionary {
             mapping_table: self.mappings.all.into_iter().map(mapping).collect(),
             location_table: self.locations.all.into_iter().map(location).collect(),
             function_table: self.functions.all.into_iter().map(function).collect(),
-            link_table: vec![Link {}],
+            link_table: vec![Link::default()],
             string_table: self.strings.all,
             attribute_table: self.attributes.all.into_iter().map(attribute).collect(),
             stack_table: self

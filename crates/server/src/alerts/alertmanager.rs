@@ -6,13 +6,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat};
 use serde_json::{Value, json};
+use tracing::warn;
 
 use super::{Alert, pause};
+use crate::Server;
 use crate::auth::unix_s;
 use crate::destination::{PostError, Poster};
 use crate::operator_notes::OperatorNotes;
 use crate::watch::Found;
-use crate::{Server, log};
 
 pub(super) const PATH: &str = "/api/v2/alerts";
 /// An alert that is not sent again ends after this time: five repetitions.
@@ -37,7 +38,7 @@ impl Server {
             failures = match self.tell_all(&poster).await {
                 Ok(()) => 0,
                 Err(error) => {
-                    log(&format!("alerts were not sent: {error}"));
+                    warn!("alerts were not sent: {error}");
                     failures.saturating_add(1)
                 }
             };

@@ -12,14 +12,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use object_store::path::Path;
 use serde_json::json;
+use tracing::warn;
 
 use super::{Alert, pause};
+use crate::Server;
 use crate::auth::{hash, unix_s};
 use crate::destination::{PostError, Poster};
 use crate::object_names::{MESSAGES, day_of};
 use crate::store::Created;
 use crate::watch::Found;
-use crate::{Server, log};
 
 /// A server that began to tell something has so long to do it.
 const CLAIM_S: u64 = 60;
@@ -67,7 +68,7 @@ impl Server {
             failures = match self.tell_news(&poster, &mut sent).await {
                 Ok(()) => 0,
                 Err(error) => {
-                    log(&format!("failed to send to a webhook: {error}"));
+                    warn!("failed to send to a webhook: {error}");
                     failures.saturating_add(1)
                 }
             };
@@ -127,7 +128,7 @@ impl Server {
         match sent {
             Ok(()) => {}
             // It would be refused again.
-            Err(error @ PostError::Refused(..)) => log(&format!("a webhook: {error}")),
+            Err(error @ PostError::Refused(..)) => warn!("a webhook: {error}"),
             Err(error) => return Err(error.into()),
         }
         self.store.create(&done, Bytes::from(now_s.to_string())).await?;

@@ -11,12 +11,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, ensure};
+use model::error_chain;
 use object_store::ObjectMeta;
 use object_store::path::Path;
+use tracing::warn;
 
 use super::{Found, State};
+<<<<<<< HEAD:crates/server/src/watch/detector_state.rs
 use crate::object_names::{DayWindow, LEARNED};
 use crate::{Server, log};
+=======
+use crate::Server;
+use crate::names::{DayWindow, LEARNED};
+>>>>>>> 9e5b0a66cea078f49729b78d712b6153cce3f199:crates/server/src/watch/learned.rs
 
 /// It is stored when what is there is so old.
 pub(super) const EVERY: Duration = Duration::from_secs(3600);
@@ -31,7 +38,7 @@ impl Server {
     pub(super) async fn recall(&self) {
         let found = match self.stored_learned().await {
             Ok(found) => found,
-            Err(error) => return log(&format!("what was learned is not known: {error}")),
+            Err(error) => return warn!("what was learned is not known: {error}"),
         };
         for object in found.into_iter().rev() {
             let path = object.location;
@@ -42,7 +49,7 @@ impl Server {
                 }
                 Err(error) => {
                     self.metrics.store_error("learned");
-                    log(&format!("{path} is passed over: {error:#}"));
+                    warn!("{path} is passed over: {}", error_chain(error.as_ref()));
                 }
             }
         }
@@ -70,7 +77,7 @@ impl Server {
         }
         if let Err(error) = self.try_to_store(every).await {
             self.metrics.store_error("learned");
-            log(&format!("what was learned is not stored: {error:#}"));
+            warn!("what was learned is not stored: {}", error_chain(error.as_ref()));
         }
     }
 

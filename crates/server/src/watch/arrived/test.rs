@@ -10,9 +10,9 @@ use model::{HostRow, ResultRow, Results, WindowKey};
 use object_store::aws::AmazonS3Builder;
 
 use super::*;
+use crate::Config;
 use crate::results::tables;
 use crate::store::Store;
-use crate::{Config, log};
 
 /// Keys in one answer of a service.
 const PAGE: usize = 1000;
@@ -238,11 +238,11 @@ async fn a_look_lists_the_same_at_any_time_of_the_day() {
         assert_eq!(taken, HOSTS as u64, "the windows that came");
         let before = fleet.lists();
         fleet.server.store.list(&format!("{RAW}/day={}", fleet.day)).await.unwrap();
-        log(&format!(
+        eprintln!(
             "{HOSTS} hosts, {windows} windows of each: lists at the first look {first}, at the next {next}; \
              of the whole day {}",
             fleet.lists() - before
-        ));
+        );
         counts.push(next);
     }
     assert_eq!(counts, [7 + 2 * HOSTS; 2]);
