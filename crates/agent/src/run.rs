@@ -4,11 +4,12 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use cli::{SIGHUP, SIGINT, SIGTERM, SignalFlag, wake_on_signals};
 use collector::{
     CollectError, Exits, GuestQuestions, Naming, ProcessEvents, Recorder, Roots, SampledWindow,
     Sampling, SessionPlan,
@@ -18,7 +19,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::ClockId;
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::{info, warn};
 
 use crate::ConfigError;
@@ -188,21 +188,18 @@ fn start_threads(state: &State, shared: &Shared) -> Result<(Threads, Spool), Run
 /// Flags that signals set.
 #[derive(Debug)]
 struct Signals {
-    end: Arc<AtomicBool>,
-    reload: Arc<AtomicBool>,
+    end: SignalFlag,
+    reload: SignalFlag,
     /// Readable after a signal.
     wake: UnixStream,
 }
 
 impl Signals {
     fn catch() -> Result<Self, std::io::Error> {
-        let (wake, other) = UnixStream::pair()?;
+        let end = SignalFlag::catch(&[SIGTERM, SIGINT])?;
+        let reload = SignalFlag::catch(&[SIGHUP])?;
+        let wake = wake_on_signals(&[SIGTERM, SIGINT, SIGHUP])?;
         wake.set_nonblocking(true)?;
-        let (end, reload) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
-        for (signal, flag) in [(SIGTERM, &end), (SIGINT, &end), (SIGHUP, &reload)] {
-            signal_hook::flag::register(signal, Arc::clone(flag))?;
-            signal_hook::low_level::pipe::register(signal, other.try_clone()?)?;
-        }
         Ok(Self { end, reload, wake })
     }
 
@@ -214,7 +211,7 @@ impl Signals {
         use std::io::Read as _;
         // A byte for each signal.
         while (&self.wake).read(&mut [0; 64]).is_ok_and(|read| 0 < read) {}
-        self.reload.swap(false, Ordering::Relaxed)
+        self.reload.take()
     }
 }
 

@@ -18,7 +18,7 @@ mod open_recording;
 #[cfg(feature = "recordings")]
 mod output;
 mod program;
-#[cfg(feature = "recordings")]
+#[cfg(feature = "signals")]
 mod signals;
 mod size;
 #[cfg(feature = "recordings")]
@@ -37,8 +37,8 @@ pub use output::{ReportOutput, count, create_file, pipe, print, width, write_fil
 pub use program::find_program;
 #[cfg(feature = "recordings")]
 pub use program::{print_error, run_command};
-#[cfg(feature = "recordings")]
-pub use signals::{Signals, stop_on_signals};
+#[cfg(feature = "signals")]
+pub use signals::{SIGHUP, SIGINT, SIGTERM, SignalFlag, Signals, stop_on_signals, wake_on_signals};
 pub use size::size;
 #[cfg(feature = "recordings")]
 pub use time::{TimeRange, duration_in_seconds};

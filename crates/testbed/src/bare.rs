@@ -12,9 +12,10 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use cli::SignalFlag;
+
 use crate::error::Error;
 use crate::exec::FOLDER_VARIABLE;
-use crate::interrupt::Interrupts;
 use crate::process::{self, Bound};
 use crate::qemu::{self, Disk, LoneMachine};
 
@@ -96,7 +97,7 @@ pub fn boot_bare(
     hear: &mut dyn FnMut(&[u8]) -> Listen,
 ) -> Result<BareEnd, Error> {
     let failed = |error: std::io::Error| Error::Bare { problem: format!("did not start: {error}") };
-    let interrupts = Interrupts::catch().map_err(failed)?;
+    let interrupts = process::catch_interrupts().map_err(failed)?;
     let folder =
         tempfile::tempdir().map_err(Error::io("create a folder in", &std::env::temp_dir()))?;
     let log = folder.path().join("log");
@@ -118,7 +119,7 @@ pub fn boot_bare(
 fn listen(
     lines: &Receiver<Vec<u8>>,
     patience: Patience,
-    interrupts: &Interrupts,
+    interrupts: &SignalFlag,
     hear: &mut dyn FnMut(&[u8]) -> Listen,
 ) -> Result<BareEnd, Error> {
     let start = Instant::now();
@@ -207,7 +208,7 @@ mod tests {
 
     fn heard(patience: Patience, wanted: usize, say: impl FnOnce(UnixStream)) -> (BareEnd, usize) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let interrupts = Interrupts::catch().unwrap();
+        let interrupts = process::catch_interrupts().unwrap();
         say(theirs);
         let mut n = 0;
         let end = listen(&lines(ours), patience, &interrupts, &mut |_| {

@@ -3,9 +3,10 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
+use cli::SignalFlag;
+
 use crate::error::Error;
 use crate::inside::{self, Message, Stop};
-use crate::interrupt::Interrupts;
 use crate::launch::Prepared;
 use crate::link::{Event, Link};
 use crate::plan::Plan;
@@ -19,7 +20,7 @@ const TICK: Duration = Duration::from_millis(100);
 pub(crate) fn run(prepared: &Prepared, limit: Duration, narrates: bool) -> Result<u8, Error> {
     let folder = prepared.folder.path();
     let plan = Plan::read(folder)?;
-    let interrupts = Interrupts::catch()
+    let interrupts = process::catch_interrupts()
         .map_err(|error| Error::Host { problem: format!("can't be guarded: {error}") })?;
     // Where it is built in or already there, nothing happens; where it is missing, QEMU says so.
     let _ = process::tool("modprobe", "kmod")
@@ -49,7 +50,7 @@ pub fn reload_module(module: &str, parameter: &str) -> Result<(), Error> {
 fn watch(
     events: &mpsc::Receiver<Event>,
     stop: &mpsc::Sender<Message>,
-    interrupts: &Interrupts,
+    interrupts: &SignalFlag,
     limit: Duration,
     narrates: bool,
 ) -> Option<String> {

@@ -29,7 +29,6 @@ mod guest_vm;
 mod images;
 mod initramfs;
 mod inside;
-mod interrupt;
 mod kernel;
 mod kernel_build;
 mod kvm_probe;

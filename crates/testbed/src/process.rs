@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use cli::{SIGHUP, SIGINT, SIGTERM, SignalFlag};
 use rustix::process::{Pid, Signal};
 
 use crate::error::Error;
@@ -15,6 +16,11 @@ use crate::progress::narrate;
 
 /// How `cp` copies a folder for any user: all but the owner, which only root may set.
 pub(crate) const COPY_TREE: [&str; 2] = ["-dR", "--preserve=mode,timestamps,links"];
+
+/// Notes Ctrl-C and termination, so that everything can be ended in order.
+pub(crate) fn catch_interrupts() -> io::Result<SignalFlag> {
+    SignalFlag::catch(&[SIGINT, SIGTERM, SIGHUP])
+}
 
 /// A command for `program`, found in PATH or where Debian keeps the administrator's programs.
 pub(crate) fn tool(program: &str, package: &'static str) -> Result<Command, Error> {

@@ -7,9 +7,9 @@ use std::path::Path;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 use crate::error::Error;
-use crate::interrupt::Interrupts;
 use crate::launch;
 use crate::plan::{Plan, Seat};
+use crate::process;
 use crate::progress::Progress;
 use crate::virtual_host::VirtualHost;
 
@@ -30,7 +30,7 @@ pub fn shell(scenario: Option<&Path>, vmscope: &Path) -> Result<u8, Error> {
     let prepared = launch::prepare(plan.scenario()?, plan, false, vmscope)?;
     let failed = |error: io::Error| Error::Host { problem: format!("got no terminal: {error}") };
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-    let interrupts = Interrupts::catch().map_err(failed)?;
+    let interrupts = process::catch_interrupts().map_err(failed)?;
     let mut progress = Progress::new("booting the virtual host", false);
     let mut host = VirtualHost::start(&prepared, Some(theirs))?;
     let _raw = RawTerminal::enter();

@@ -9,9 +9,10 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use cli::SignalFlag;
+
 use crate::error::Error;
 use crate::inside::Stop;
-use crate::interrupt::Interrupts;
 use crate::launch::{HostBoot, Prepared};
 use crate::link::{self, Event};
 use crate::plan::Seat;
@@ -42,7 +43,7 @@ pub(crate) struct VirtualHost {
 
 /// Runs what was made ready; returns the command's exit code.
 pub(crate) fn run(prepared: &Prepared, limit: Duration, narrates: bool) -> Result<u8, Error> {
-    let interrupts = Interrupts::catch()
+    let interrupts = process::catch_interrupts()
         .map_err(|error| Error::Host { problem: format!("can't be guarded: {error}") })?;
     let mut progress = Progress::new("booting the virtual host", narrates);
     let mut host = VirtualHost::start(prepared, None)?;
@@ -123,7 +124,7 @@ impl VirtualHost {
     pub(crate) fn watch(
         &mut self,
         progress: &mut Progress,
-        interrupts: &Interrupts,
+        interrupts: &SignalFlag,
         limit: Option<Duration>,
     ) -> Result<u8, Error> {
         let mut stopping: Option<(Stop, Instant, String)> = None;

@@ -13,8 +13,8 @@ use recording::output::OutputFolder;
 use testbed::{Boot, HostChoice, seen_from_inside};
 
 use super::inside::carry_out;
+use cli::Usage;
 use cli::duration_in_seconds;
-use cli::{Usage, message};
 
 const EXAMPLE: &str = "Examples:
   vmscope lab consolidate plan.toml -o result            measure, step by step
@@ -119,7 +119,8 @@ impl Args {
             let plan = Plan::parse(&text).map_err(|error| Usage(error.to_string()))?;
             return Ok((plan, text));
         };
-        let plan = consolidate::read_plan(path).map_err(|error| Usage(message(&error.into())))?;
+        let plan =
+            consolidate::read_plan(path).map_err(|error| Usage(model::error_chain(&error)))?;
         let text = fs::read_to_string(path)
             .with_context(|| format!("failed to read {}", path.display()))?;
         Ok((plan, text))

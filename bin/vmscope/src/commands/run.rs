@@ -32,7 +32,8 @@ impl Run {
         let partial = recording::trace::partial_path(output);
         let left = move || {
             let partial = partial.filter(|partial| partial.is_dir())?;
-            let shown = partial.display();
+            let shown = partial.display().to_string();
+            let shown = view::clean(&shown);
             Some(format!(
                 "what was recorded is in {shown}: `{reader}` reads it, remove it when done"
             ))

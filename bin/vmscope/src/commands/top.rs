@@ -7,7 +7,6 @@ mod state;
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -16,10 +15,9 @@ use clap::ValueEnum;
 use collector::{Exits, GuestQuestions, ProcessEvents, Roots, Sampling, SessionPlan};
 use model::{OffCpuSource, Trigger};
 use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
-use signal_hook::consts::{SIGHUP, SIGTERM};
 
-use cli::Usage;
 use cli::duration_in_seconds;
+use cli::{SIGHUP, SIGTERM, SignalFlag, Usage};
 use cli::{print, width};
 use data::{Data, Shown};
 use draw::{Colours, draw};
@@ -73,10 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if once {
         return print_once(&data, args);
     }
-    let end = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&end)).context("failed to catch signals")?;
-    }
+    let end = SignalFlag::catch(&[SIGTERM, SIGHUP]).context("failed to catch signals")?;
     // Restores the terminal whatever happens, panics included.
     let outcome = ratatui::run(|terminal| interact(terminal, &data, &end));
     outcome.map(|()| ExitCode::SUCCESS)

@@ -286,7 +286,8 @@ mod test {
         ms: std::ops::Range<u64>,
         variance: f64,
     ) {
-        let found = corrected(&Drawn::new(&[line], ""), off_cpu_source, &Ask { ms, ..APP }).unwrap();
+        let found =
+            corrected(&Drawn::new(&[line], ""), off_cpu_source, &Ask { ms, ..APP }).unwrap();
         let bound = found.bound_ns / MS as f64;
         assert!((bound - 1.96 * variance.sqrt()).abs() < 1e-9, "{line} {bound} {variance}");
     }

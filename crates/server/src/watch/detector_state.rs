@@ -17,13 +17,8 @@ use object_store::path::Path;
 use tracing::warn;
 
 use super::{Found, State};
-<<<<<<< HEAD:crates/server/src/watch/detector_state.rs
-use crate::object_names::{DayWindow, LEARNED};
-use crate::{Server, log};
-=======
 use crate::Server;
-use crate::names::{DayWindow, LEARNED};
->>>>>>> 9e5b0a66cea078f49729b78d712b6153cce3f199:crates/server/src/watch/learned.rs
+use crate::object_names::{DayWindow, LEARNED};
 
 /// It is stored when what is there is so old.
 pub(super) const EVERY: Duration = Duration::from_secs(3600);
