@@ -9,12 +9,13 @@ pub(crate) use record::{SWITCH_SIZE, decode_switch, encode_switch};
 
 use model::{
     CpuId, Cr3, GuestRegisters, GuestVirt, HostNs, KernelStack, OffCpuReason, Pid, Switch,
-    SwitchEvent, Tid, VcpuId, WaitCounters,
+    SwitchEvent, Tid, Vcpu, VcpuId, WaitCounters,
 };
 
 use crate::columns::{Text, table};
 use crate::files::SWITCHES;
 use crate::samples::waits;
+use crate::vacant::{RowMap, has_row};
 
 /// Values of column `event`.
 const OUT: &str = "out";
@@ -118,8 +119,12 @@ impl Fields<'_> {
 }
 
 /// Takes away events of vCPUs that are in no table: how many those were.
-pub(crate) fn cut_dangling(batch: &mut Vec<Switch>, vcpus: usize) -> usize {
+pub(crate) fn cut_dangling(
+    batch: &mut Vec<Switch>,
+    vcpus: &[Vcpu],
+    rows: Option<&RowMap>,
+) -> usize {
     let before = batch.len();
-    batch.retain(|switch| switch.vcpu.index() < vcpus);
+    batch.retain(|switch| has_row(switch.vcpu, vcpus, rows));
     before - batch.len()
 }
