@@ -7,7 +7,7 @@
 //!
 //! Nothing is begun, stopped or ended here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +25,8 @@ use crate::source::{self, Client, Destination, OutgoingVm};
 
 /// VMs that are watched at once at most: each takes a thread and a connection.
 const MAX_VMS: usize = 256;
+/// Of one user other than root: its processes may only look like VMs, and leave places to others'.
+const MAX_VMS_OF_USER: usize = 192;
 /// Between two looks for VMs that came.
 const LOOK: Duration = Duration::from_secs(5);
 /// How long one may wait for events before it looks whether it is still wanted.
@@ -72,24 +74,27 @@ enum Standing {
 }
 
 impl Watched {
-    /// What is new of the VMs that run now. VMs that have ended are forgotten.
-    fn look(&mut self, running: &[Id]) -> Vec<(Id, Standing)> {
-        let running: BTreeSet<Id> = running.iter().copied().collect();
-        self.vms.retain(|id, _| running.contains(id));
-        let is_watched = |standing: &&Standing| **standing == Standing::Watched;
-        let mut watched = self.vms.values().filter(is_watched).count();
+    /// What is new of the VMs that run now, with their users. VMs that have ended are forgotten.
+    fn look(&mut self, running: &BTreeMap<Id, u32>) -> Vec<(Id, Standing)> {
+        self.vms.retain(|id, _| running.contains_key(id));
+        let mut watched_of: BTreeMap<u32, usize> = BTreeMap::new();
+        for (id, standing) in &self.vms {
+            *watched_of.entry(running[id]).or_default() +=
+                usize::from(*standing == Standing::Watched);
+        }
         let mut new = Vec::new();
-        for id in running {
-            let before = self.vms.get(&id).copied();
-            let now = match before {
+        for (id, user) in running {
+            let is_room = watched_of.values().sum::<usize>() < MAX_VMS
+                && (*user == 0 || watched_of.get(user).copied().unwrap_or(0) < MAX_VMS_OF_USER);
+            let now = match self.vms.get(id) {
                 Some(Standing::Watched | Standing::GivenUp) => continue,
-                None | Some(Standing::Waits) if watched < MAX_VMS => Standing::Watched,
+                None | Some(Standing::Waits) if is_room => Standing::Watched,
                 None => Standing::Waits,
                 Some(Standing::Waits) => continue,
             };
-            watched += usize::from(now == Standing::Watched);
-            self.vms.insert(id, now);
-            new.push((id, now));
+            *watched_of.entry(*user).or_default() += usize::from(now == Standing::Watched);
+            self.vms.insert(*id, now);
+            new.push((*id, now));
         }
         new
     }
@@ -112,14 +117,19 @@ pub(crate) fn run(shared: &Arc<Shared>, watch: &Watch) {
                 .filter(|vm| !vm.threads.is_empty())
                 .map(|vm| ((vm.pid, vm.started), vm))
                 .collect();
-            let ids: Vec<Id> = running.keys().copied().collect();
-            let new = lock(&watched).look(&ids);
+            // One that has just ended counts as root's, whose number is not limited.
+            let user = |(pid, _): &Id| {
+                let process = Path::new(PROC).join(pid.0.to_string());
+                host::identity::read(&process).map_or(0, |identity| identity.user)
+            };
+            let users = running.keys().map(|id| (*id, user(id))).collect();
+            let new = lock(&watched).look(&users);
             for (id, standing) in new {
                 let process = running[&id].clone();
                 match standing {
                     Standing::Watched => begin(shared, watch, &watched, process),
                     _ => watch.say(format!(
-                        "not watching {} yet: {MAX_VMS} others are watched, the most there can be",
+                        "not watching {} yet: {MAX_VMS} VMs are watched at most, {MAX_VMS_OF_USER} of a user",
                         process.name
                     )),
                 }
@@ -267,25 +277,35 @@ mod test {
         (Pid(pid), u64::from(pid))
     }
 
+    /// Processes of a user.
+    fn of_user(user: u32, pids: std::ops::Range<u32>) -> BTreeMap<Id, u32> {
+        pids.map(|pid| (id(pid), user)).collect()
+    }
+
+    fn waiting(new: &[(Id, Standing)]) -> Vec<Id> {
+        let waits = new.iter().filter(|(_, standing)| *standing == Standing::Waits);
+        waits.map(|(id, _)| *id).collect()
+    }
+
     #[test]
     fn vms_are_watched_however_many_there_were_before() {
         let mut watched = Watched::default();
         for pid in 0..2000 {
-            let expected = [(id(pid), Standing::Watched)];
-            assert_eq!(watched.look(&[id(pid)]), expected, "one at a time");
-            assert_eq!(watched.look(&[id(pid)]), [], "once");
+            let running = of_user(0, pid..pid + 1);
+            assert_eq!(watched.look(&running), [(id(pid), Standing::Watched)], "one at a time");
+            assert_eq!(watched.look(&running), [], "once");
             assert_eq!(watched.vms.len(), 1, "those that have ended are forgotten");
         }
         // The same number is another process.
-        assert_eq!(watched.look(&[(Pid(1999), 7)]).len(), 1);
+        assert_eq!(watched.look(&[((Pid(1999), 7), 0)].into()).len(), 1);
     }
 
     #[test]
     fn vms_without_a_monitor_take_no_place() {
         let mut watched = Watched::default();
         for pid in 0..2000 {
-            let running: Vec<Id> = (0..=pid).map(id).collect();
-            assert_eq!(watched.look(&running), [(id(pid), Standing::Watched)]);
+            let new = watched.look(&of_user(0, 0..pid + 1));
+            assert_eq!(new, [(id(pid), Standing::Watched)]);
             watched.give_up(id(pid));
         }
     }
@@ -294,16 +314,24 @@ mod test {
     fn one_more_than_can_be_waits_for_a_place() {
         let mut watched = Watched::default();
         let most = u32::try_from(MAX_VMS).unwrap();
-        let running: Vec<Id> = (0..most + 2).map(id).collect();
-        let new = watched.look(&running);
-        let waiting = |new: &[(Id, Standing)]| -> Vec<Id> {
-            let waits = new.iter().filter(|(_, standing)| *standing == Standing::Waits);
-            waits.map(|(id, _)| *id).collect()
-        };
+        let new = watched.look(&of_user(0, 0..most + 2));
         assert_eq!(waiting(&new), [id(most), id(most + 1)], "which is said");
-        assert_eq!(watched.look(&running), [], "once");
-        assert_eq!(watched.look(&running[1..]), [(id(most), Standing::Watched)]);
+        assert_eq!(watched.look(&of_user(0, 0..most + 2)), [], "once");
+        let without_first = of_user(0, 1..most + 2);
+        assert_eq!(watched.look(&without_first), [(id(most), Standing::Watched)]);
         watched.give_up(id(5));
-        assert_eq!(watched.look(&running[1..]), [(id(most + 1), Standing::Watched)]);
+        assert_eq!(watched.look(&without_first), [(id(most + 1), Standing::Watched)]);
+    }
+
+    #[test]
+    fn a_users_processes_leave_places_to_other_users() {
+        let mut watched = Watched::default();
+        let mut running = of_user(1000, 0..2000);
+        let new = watched.look(&running);
+        assert_eq!(new.len() - waiting(&new).len(), MAX_VMS_OF_USER);
+        running.extend(of_user(107, 3000..3002));
+        running.extend(of_user(0, 4000..4062));
+        let new = watched.look(&running);
+        assert_eq!((new.len(), waiting(&new)), (64, vec![]));
     }
 }
