@@ -38,7 +38,7 @@ use self::inbox::{Handle, Order, Reply, SymbolOrder};
 pub(crate) use self::reported::{Boot, GuestReport, Silence};
 use self::worker::Worker;
 use crate::GuestError;
-use crate::vm_table::VmTable;
+use crate::vm_table::RowRemap;
 
 /// Limit of all guests' reports, and of those of one user's guests, in bytes.
 const MAX_REPORT_BYTES: usize = 512 << 20;
@@ -283,9 +283,9 @@ impl GuestWorkers {
         of_vm.filter_map(GuestWorker::handle).for_each(Handle::vm_gone);
     }
 
-    /// VMs that are not in the table any more may leave their rows to others.
-    pub(crate) fn forget_ended(&mut self, vms: &VmTable) {
-        self.workers.retain(|worker| vms.has_vm(worker.vm));
+    /// VMs have other rows from now on, or none.
+    pub(crate) fn remap(&mut self, moved: &RowRemap) {
+        self.workers.retain_mut(|worker| moved.vm(worker.vm).map(|vm| worker.vm = vm).is_some());
     }
 
     /// Has all guests tell, in parallel, what counts for a window that began at `start`.

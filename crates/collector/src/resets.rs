@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use model::{GuestVirt, HostNs, Vcpu, VmId};
 
-use crate::vm_table::VmTable;
+use crate::vm_table::RowRemap;
 
 /// Where x86-64 Linux lies, at an address of its boot's choice; with it modules, from `MODULES` on or from `LOW_MODULES` on
 /// without address randomization.
@@ -79,14 +79,18 @@ impl Resets {
         times.filter_map(|times| times.first_after(reported)).min()
     }
 
-    /// What was seen before a window of a session that goes on does not count any more, but for the last signs of VMs that are
-    /// there.
-    pub(crate) fn forget_before(&mut self, start: HostNs, vms: &VmTable) {
-        self.by_vm.retain(|vm, _| vms.has_vm(*vm));
+    /// Drops signs from before the window, except for the latest ones.
+    pub(crate) fn forget_before(&mut self, start: HostNs) {
         for signs in self.by_vm.values_mut() {
             signs.low.forget_before(start);
             signs.kernel.values_mut().for_each(|times| times.forget_before(start));
         }
+    }
+
+    /// VMs have other rows from now on, or none.
+    pub(crate) fn remap(&mut self, moved: &RowRemap) {
+        let signs = std::mem::take(&mut self.by_vm).into_iter();
+        self.by_vm = signs.filter_map(|(vm, signs)| Some((moved.vm(vm)?, signs))).collect();
     }
 }
 

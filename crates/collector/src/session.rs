@@ -251,28 +251,28 @@ impl Session {
         error.map_or(Ok(end), |error| Err(error.into()))
     }
 
-    /// The same in a session that goes on: all guests report what counts for the window, what ended before the new one is
-    /// forgotten, and notes begin anew. Guests get the request even if the window is lost, so that they drop their log entries for
-    /// it.
-    pub(crate) fn next_window(
-        &mut self,
-        sink: &mut dyn Sink,
-    ) -> (Result<WindowEnd, CollectError>, Pending) {
+    /// The same in a session that continues: what ended before the new window is forgotten, and notes begin anew.
+    ///
+    /// # Errors
+    /// When the sink can't store what came in.
+    pub(crate) fn next_window(&mut self, sink: &mut dyn Sink) -> Result<WindowEnd, CollectError> {
         self.note_new_cpus();
         self.note_left_out();
-        let begun = self.header.start;
         let end = self.cut(sink);
-        let guests = self.guests.collect_answers(begun, Log::GoesOn);
         self.header.notes.truncate(self.n_notes);
         self.looks.failed = 0;
-        let Self { vms, header, .. } = self;
-        vms.forget_ended(header.start);
-        self.reachable.retain(|vm, _| vms.has_vm(*vm));
-        self.guests.forget_ended(vms);
-        self.resets.forget_before(header.start, vms);
-        self.throttling.forget_ended(vms);
-        self.window.switches.retain(|switch| vms.vcpu(switch.vcpu).is_some());
-        (end, guests)
+        let moved = self.vms.forget_ended(self.header.start);
+        let reachable = std::mem::take(&mut self.reachable).into_iter();
+        self.reachable =
+            reachable.filter_map(|(vm, process)| Some((moved.vm(vm)?, process))).collect();
+        self.guests.remap(&moved);
+        self.resets.remap(&moved);
+        self.resets.forget_before(self.header.start);
+        self.throttling.remap(&moved);
+        self.window.switches.retain_mut(|switch| {
+            moved.vcpu(switch.vcpu).map(|place| switch.vcpu = place).is_some()
+        });
+        end
     }
 
     /// The images of processes that a window hit which ended at `end`. `None`: events from before may still come in.
@@ -289,6 +289,11 @@ impl Session {
         let images = self.processes.images(|pid| hit.contains(&Pid(pid)));
         self.processes.forget_before(end, |pid| sink.is_hit(Pid(pid)));
         Some(images)
+    }
+
+    /// Has all guests tell what counts for a window that began at `start`.
+    pub(crate) fn ask_guests(&mut self, start: HostNs) -> Pending {
+        self.guests.collect_answers(start, Log::GoesOn)
     }
 
     /// Ends the last window and everything else.

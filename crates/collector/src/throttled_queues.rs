@@ -8,7 +8,7 @@ use model::{HostNs, QuotaMember, ThrottledQueue, VcpuId, VmId};
 use probes::{QuotaEvent, QuotaTracer};
 
 use crate::sources::QuotaSource;
-use crate::vm_table::VmTable;
+use crate::vm_table::RowRemap;
 
 /// In a window; further ones are counted.
 const MAX_ROWS: usize = 1 << 20;
@@ -132,11 +132,13 @@ impl QueueLog {
         std::mem::take(&mut self.left_out)
     }
 
-    /// VMs and vCPUs that are not in the table any more may leave their rows to others.
-    pub(crate) fn forget_ended(&mut self, vms: &VmTable) {
-        self.members.retain(|member| {
-            let has_vcpu = member.vcpu.is_none_or(|vcpu| vms.vcpu(vcpu).is_some());
-            vms.has_vm(member.vm) && has_vcpu
+    /// VMs and vCPUs have other rows from now on, or none.
+    pub(crate) fn remap(&mut self, moved: &RowRemap) {
+        self.members.retain_mut(|member| {
+            let vcpu = member.vcpu.map(|vcpu| moved.vcpu(vcpu));
+            let (Some(vm), false) = (moved.vm(member.vm), vcpu == Some(None)) else { return false };
+            (member.vm, member.vcpu) = (vm, vcpu.flatten());
+            true
         });
     }
 

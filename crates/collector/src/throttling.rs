@@ -9,7 +9,7 @@ use model::{HostNs, QuotaMember, Tables, ThrottledQueue, Throttling, VmId};
 
 use crate::sources::QuotaSource;
 use crate::throttled_queues::{Limited, QueueLog};
-use crate::vm_table::VmTable;
+use crate::vm_table::{RowRemap, VmTable};
 
 /// Between two looks for quotas that are new. A look costs as much as thousands of samples.
 const LOOK_EVERY_NS: u64 = 30_000_000_000;
@@ -118,11 +118,13 @@ impl ThrottlingLog {
         }
     }
 
-    /// VMs that are not in the table any more may leave their rows to others.
-    pub(crate) fn forget_ended(&mut self, vms: &VmTable) {
-        self.queues.forget_ended(vms);
-        self.quotas.retain(|vm, _| vms.has_vm(*vm));
-        self.readings.retain(|reading| vms.has_vm(reading.vm));
+    /// VMs have other rows from now on, or none.
+    pub(crate) fn remap(&mut self, moved: &RowRemap) {
+        self.queues.remap(moved);
+        let quotas = std::mem::take(&mut self.quotas).into_iter();
+        self.quotas = quotas.filter_map(|(vm, quota)| Some((moved.vm(vm)?, quota))).collect();
+        self.readings
+            .retain_mut(|reading| moved.vm(reading.vm).map(|place| reading.vm = place).is_some());
     }
 
     /// Looks for quotas; the VMs whose queues are watched.

@@ -1,13 +1,14 @@
-//! Which VMs and vCPUs there are. Their rows stay as long as they are there: the kernel's records name a vCPU by its row. Rows
-//! of what ended before a window are vacant from then on, and given to what begins.
+//! Which VMs and vCPUs there are: rows stay as they are during a window. Those that ended before it are forgotten if there is
+//! another one, and the others move up.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use host::vms::VmProcess;
 use model::{Guest, HostNs, Pid, Tid, Vcpu, VcpuId, Vm, VmId};
-use probes::FoundVcpu;
+use probes::{FoundVcpu, VCPU_FIELD};
+use recording::RECORD_SIZE;
 
-/// The rows of the recording's `vms` and `vcpus` tables so far, with vacant ones.
+/// The rows of the recording's `vms` and `vcpus` tables so far.
 #[derive(Debug, Default)]
 pub(crate) struct VmTable {
     pub(crate) vms: Vec<Vm>,
@@ -22,14 +23,31 @@ pub(crate) struct VmTable {
     first_met: HashMap<(VmId, u32), Option<HostNs>>,
     /// Unplugged vCPUs without a row, by VM and number: the thread that each is still met with.
     unplugged: HashMap<(VmId, u32), Tid>,
+    pub(crate) numbers: Numbers,
+}
+
+/// By what numbers the kernel's records call vCPUs: these stay when rows move up.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    /// By number.
+    rows: Vec<Option<VcpuId>>,
+    /// Some number is not that of its row.
+    differ: bool,
+}
+
+/// The rows that stayed, by their old places.
+#[derive(Debug)]
+pub(crate) struct RowRemap {
+    vms: Vec<Option<VmId>>,
+    vcpus: Vec<Option<VcpuId>>,
 }
 
 /// What is new since the last look.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     pub(crate) vms: Vec<(VmId, VmProcess)>,
-    /// Threads whose samples are from now on those of this vCPU.
-    pub(crate) watch: Vec<(Tid, FoundVcpu, VcpuId)>,
+    /// Threads whose samples are from now on those of this vCPU, with the number for the kernel's records.
+    pub(crate) watch: Vec<(Tid, FoundVcpu, VcpuId, u32)>,
 }
 
 impl VmTable {
@@ -54,7 +72,8 @@ impl VmTable {
                 // Its vCPUs are met with it.
                 None => {
                     let process = new.get(&vcpu.pid).cloned().unwrap_or_default();
-                    let vm = self.add_vm(&vcpu, &process, started);
+                    let vm = self.add_vm(&vcpu, &process.name, started);
+                    self.identities.push(process.identity());
                     changes.vms.push((vm, process));
                     vm
                 }
@@ -67,7 +86,8 @@ impl VmTable {
             let Some(row) = self.row(vm, vcpu.number, tid, started) else { continue };
             let watch = (row, vcpu.vcpu);
             if self.watched.insert(tid, watch) != Some(watch) {
-                changes.watch.push((tid, vcpu, row));
+                let number = self.numbers.number_of(row);
+                changes.watch.push((tid, vcpu, row, number));
             }
         }
         changes
@@ -119,63 +139,64 @@ impl VmTable {
     }
 
     /// Forgets VMs and vCPUs that ended before `start`, the begin of a window. The others were there before it.
-    pub(crate) fn forget_ended(&mut self, start: HostNs) {
-        let is_over = |ended: Option<HostNs>| ended.is_some_and(|ended| ended <= start);
-        self.vms.iter_mut().filter(|vm| is_over(vm.ended)).for_each(|vm| *vm = Vm::vacant());
-        for vcpu in self.vcpus.iter_mut().filter(|vcpu| !vcpu.is_vacant()) {
-            let has_vm = !self.vms[vcpu.vm.index()].is_vacant();
-            if has_vm && is_over(vcpu.ended) {
-                self.unplugged.insert((vcpu.vm, vcpu.number), vcpu.tid);
-            }
-            if !has_vm || is_over(vcpu.ended) {
-                *vcpu = Vcpu::vacant();
+    pub(crate) fn forget_ended(&mut self, start: HostNs) -> RowRemap {
+        let stays = |ended: Option<HostNs>| ended.is_none_or(|ended| start < ended);
+        let vms = places(self.vms.iter().map(|vm| stays(vm.ended)));
+        let vms: Vec<_> = vms.map(|place| place.map(VmId::from_index)).collect();
+        let vcpu_stays = |vcpu: &Vcpu| vms[vcpu.vm.index()].is_some() && stays(vcpu.ended);
+        let vcpus = places(self.vcpus.iter().map(vcpu_stays));
+        let vcpus = vcpus.map(|place| place.map(VcpuId::from_index)).collect();
+        let moved = RowRemap { vms, vcpus };
+        self.remap(&moved);
+        let before = |started: Option<HostNs>| started.filter(|started| start < *started);
+        self.vms.iter_mut().for_each(|vm| vm.started = before(vm.started));
+        self.vcpus.iter_mut().for_each(|vcpu| vcpu.started = before(vcpu.started));
+        self.first_met.values_mut().for_each(|met| *met = before(*met));
+        moved
+    }
+
+    fn remap(&mut self, moved: &RowRemap) {
+        let Self { vms, vcpus, identities, by_kvm, watched, first_met, unplugged, numbers } = self;
+        *unplugged = std::mem::take(unplugged)
+            .into_iter()
+            .filter_map(|((vm, number), tid)| Some(((moved.vm(vm)?, number), tid)))
+            .collect();
+        for (vcpu, place) in vcpus.iter().zip(&moved.vcpus) {
+            if let (None, Some(vm)) = (place, moved.vm(vcpu.vm)) {
+                unplugged.insert((vm, vcpu.number), vcpu.tid);
             }
         }
-        let Self { vms, vcpus, by_kvm, watched, first_met, unplugged, .. } = self;
-        let is_there = |vm: VmId| !vms[vm.index()].is_vacant();
-        by_kvm.retain(|_, vm| is_there(*vm));
-        watched.retain(|_, (vcpu, _)| !vcpus[vcpu.index()].is_vacant());
-        first_met.retain(|(vm, _), _| is_there(*vm));
-        unplugged.retain(|(vm, _), _| is_there(*vm));
-        let before = |started: Option<HostNs>| started.filter(|started| start < *started);
-        let vms = vms.iter_mut().filter(|vm| !vm.is_vacant());
-        vms.for_each(|vm| vm.started = before(vm.started));
-        let vcpus = vcpus.iter_mut().filter(|vcpu| !vcpu.is_vacant());
-        vcpus.for_each(|vcpu| vcpu.started = before(vcpu.started));
-        first_met.values_mut().for_each(|met| *met = before(*met));
+        keep(vms, &moved.vms);
+        keep(identities, &moved.vms);
+        keep(vcpus, &moved.vcpus);
+        // Their VMs stay with them.
+        vcpus.iter_mut().for_each(|vcpu| vcpu.vm = moved.vm(vcpu.vm).unwrap_or(vcpu.vm));
+        by_kvm.retain(|_, vm| moved.vm(*vm).map(|place| *vm = place).is_some());
+        watched.retain(|_, (vcpu, _)| moved.vcpu(*vcpu).map(|place| *vcpu = place).is_some());
+        *first_met = std::mem::take(first_met)
+            .into_iter()
+            .filter_map(|((vm, number), met)| Some(((moved.vm(vm)?, number), met)))
+            .collect();
+        numbers.remap(moved);
     }
 
-    /// Whether a VM has this row.
-    pub(crate) fn has_vm(&self, vm: VmId) -> bool {
-        self.vms.get(vm.index()).is_some_and(|row| !row.is_vacant())
-    }
-
-    /// The row, when a vCPU has it.
-    pub(crate) fn vcpu(&self, vcpu: VcpuId) -> Option<&Vcpu> {
-        self.vcpus.get(vcpu.index()).filter(|row| !row.is_vacant())
-    }
-
-    fn add_vm(&mut self, vcpu: &FoundVcpu, process: &VmProcess, started: Option<HostNs>) -> VmId {
-        let name = &process.name;
+    fn add_vm(&mut self, vcpu: &FoundVcpu, name: &str, started: Option<HostNs>) -> VmId {
+        let id = VmId::from_index(self.vms.len());
         let taken = |name: &str| self.vms.iter().any(|vm| vm.name == name);
         let candidates = (0_u32..).map(|n| match n {
-            0 => name.clone(),
+            0 => name.to_owned(),
             1 => format!("{name}-{}", vcpu.pid),
             n => format!("{name}-{}-{n}", vcpu.pid),
         });
         let mut free = candidates.skip_while(|name| taken(name));
         let name = free.next().expect("there are more numbers than VMs");
-        let vm = Vm {
+        self.vms.push(Vm {
             name,
             pid: vcpu.pid,
             started,
             ended: None,
             guest: Guest::Unmapped { reason: "it was not queried".to_owned() },
-        };
-        let row = place(&mut self.vms, Vm::is_vacant, vm);
-        self.identities.resize(self.vms.len(), String::new());
-        self.identities[row] = process.identity();
-        let id = VmId::from_index(row);
+        });
         self.by_kvm.insert((vcpu.pid, vcpu.kvm), id);
         id
     }
@@ -201,19 +222,91 @@ impl VmTable {
                 None => self.first_met.get(&(vm, number)).copied().flatten(),
             },
         };
-        let vcpu = Vcpu { vm, number, tid, started, ended: None };
-        Some(VcpuId::from_index(place(&mut self.vcpus, Vcpu::is_vacant, vcpu)))
+        self.vcpus.push(Vcpu { vm, number, tid, started, ended: None });
+        let row = VcpuId::from_index(self.vcpus.len() - 1);
+        self.numbers.add(row);
+        Some(row)
     }
 }
 
-/// Puts it in the first vacant row, or a new one.
-fn place<T>(rows: &mut Vec<T>, is_vacant: impl Fn(&T) -> bool, new: T) -> usize {
-    let row = rows.iter().position(is_vacant).unwrap_or(rows.len());
-    match rows.get_mut(row) {
-        Some(vacant) => *vacant = new,
-        None => rows.push(new),
+impl RowRemap {
+    /// Where a VM's row is now; `None`: it was forgotten.
+    pub(crate) fn vm(&self, vm: VmId) -> Option<VmId> {
+        self.vms.get(vm.index()).copied().flatten()
     }
-    row
+
+    /// The same of a vCPU.
+    pub(crate) fn vcpu(&self, vcpu: VcpuId) -> Option<VcpuId> {
+        self.vcpus.get(vcpu.index()).copied().flatten()
+    }
+}
+
+impl Numbers {
+    /// How many numbers were ever used at a time.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The row of a number.
+    pub(crate) fn row(&self, number: VcpuId) -> Option<VcpuId> {
+        self.rows.get(number.index()).copied().flatten()
+    }
+
+    /// Replaces numbers by rows, unless they are equal. An unused number becomes one of no row.
+    pub(crate) fn to_rows<'a>(&self, records: &'a [u8], room: &'a mut Vec<u8>) -> &'a [u8] {
+        if !self.differ {
+            return records;
+        }
+        room.clear();
+        room.extend_from_slice(records);
+        for record in room.chunks_exact_mut(RECORD_SIZE) {
+            let field = &mut record[VCPU_FIELD];
+            let number = u32::from_le_bytes([field[0], field[1], field[2], field[3]]);
+            if number < probes::VCPU_UNKNOWN {
+                let row = self.row(VcpuId(number)).map_or(probes::VCPU_UNKNOWN - 1, |row| row.0);
+                field.copy_from_slice(&row.to_le_bytes());
+            }
+        }
+        room
+    }
+
+    fn number_of(&self, row: VcpuId) -> u32 {
+        let number = self.rows.iter().position(|of| *of == Some(row));
+        VcpuId::from_index(number.expect("every row was given a number")).0
+    }
+
+    fn add(&mut self, row: VcpuId) {
+        let free = self.rows.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.rows.len());
+        match free {
+            Some(number) => self.rows[number] = Some(row),
+            None => self.rows.push(Some(row)),
+        }
+        self.differ |= number != row.index();
+    }
+
+    fn remap(&mut self, moved: &RowRemap) {
+        for row in &mut self.rows {
+            *row = row.and_then(|row| moved.vcpu(row));
+        }
+        let used = self.rows.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        self.rows.truncate(used);
+        let differs =
+            |(number, row): (usize, &Option<VcpuId>)| *row != Some(VcpuId::from_index(number));
+        self.differ = self.rows.iter().enumerate().any(differs);
+    }
+}
+
+/// The new rows of the VMs and vCPUs that stay.
+fn places(stays: impl Iterator<Item = bool>) -> impl Iterator<Item = Option<usize>> {
+    let mut next = 0..;
+    stays.map(move |stays| if stays { next.next() } else { None })
+}
+
+/// Leaves out the rows without a place.
+fn keep<T, I>(rows: &mut Vec<T>, places: &[Option<I>]) {
+    let mut places = places.iter();
+    rows.retain(|_| places.next().is_some_and(Option::is_some));
 }
 
 #[cfg(test)]
@@ -267,7 +360,7 @@ mod test {
         });
         (
             changes.vms.iter().map(|(vm, _)| vm.0).collect(),
-            changes.watch.iter().map(|(tid, _, row)| (tid.0, row.0)).collect(),
+            changes.watch.iter().map(|(tid, _, row, _)| (tid.0, row.0)).collect(),
         )
     }
 
@@ -361,22 +454,39 @@ mod test {
         table.process_ended(Pid(50), HostNs(8));
         assert!(table.thread_ended(Tid(112), HostNs(9)));
         // It ended within the window: it is one of its VMs.
-        table.forget_ended(HostNs(7));
-        assert!(table.has_vm(VmId(0)) && table.vcpu(VcpuId(2)).is_some());
-        table.forget_ended(HostNs(10));
-        assert_eq!([0, 1, 2].map(|vm| table.has_vm(VmId(vm))), [false, true, false]);
-        let there = [0, 1, 2].map(|vcpu| table.vcpu(VcpuId(vcpu)).is_some());
-        assert_eq!((there, table.row_of(&db[0])), ([false, true, false], Some(VcpuId(1))));
-        // The second one is unplugged, and still met with its old thread. The next VM has the vacant rows and the name.
+        assert_eq!(table.forget_ended(HostNs(7)).vm(VmId(1)), Some(VmId(1)));
+        let moved = table.forget_ended(HostNs(10));
+        assert_eq!([0, 1].map(|vm| moved.vm(VmId(vm))), [None, Some(VmId(0))]);
+        assert_eq!([0, 1, 2].map(|vcpu| moved.vcpu(VcpuId(vcpu))), [None, Some(VcpuId(0)), None]);
+        let names: Vec<_> = table.vms.iter().map(|vm| vm.name.as_str()).collect();
+        assert_eq!((names, table.vcpus.len()), (vec!["db"], 1));
+        assert_eq!((table.vcpus[0].vm, table.row_of(&db[0])), (VmId(0), Some(VcpuId(0))));
+        // The kernel goes on to call it 1; its records say 0 now.
+        let record = |number: u32| {
+            let mut record = [0; RECORD_SIZE];
+            record[VCPU_FIELD].copy_from_slice(&number.to_le_bytes());
+            record
+        };
+        let rows = |table: &VmTable, number| {
+            let mut room = Vec::new();
+            let records = table.numbers.to_rows(&record(number), &mut room).to_vec();
+            u32::from_le_bytes(records[VCPU_FIELD].try_into().unwrap())
+        };
+        assert_eq!(
+            [1, probes::VCPU_NONE, probes::VCPU_UNKNOWN].map(|number| rows(&table, number)),
+            [0, probes::VCPU_NONE, probes::VCPU_UNKNOWN]
+        );
+        // The second one is unplugged, and still met with its old thread. The next VM has the free number and the name.
         assert_eq!(update_at(&mut table, Some(12), &db), (vec![], vec![]));
         let web = found(0x10, 50, 61, 0);
-        assert_eq!(update_at(&mut table, Some(12), &[web]), (vec![0], vec![(61, 0)]));
-        assert_eq!((table.vms[0].name.as_str(), table.vms[0].started), ("web", Some(HostNs(12))));
+        assert_eq!(update_at(&mut table, Some(12), &[web]), (vec![1], vec![(61, 1)]));
+        assert_eq!((rows(&table, 0), table.vms[1].name.as_str()), (1, "web"));
+        assert_eq!(table.vms[1].started, Some(HostNs(12)));
         // Plugged in again.
         let again = found(0x20, 110, 113, 1);
         assert_eq!(update_at(&mut table, Some(15), &[again]), (vec![], vec![(113, 2)]));
         assert_eq!(table.vcpus[2].started, Some(HostNs(15)));
         table.forget_ended(HostNs(20));
-        assert_eq!((table.vms[0].started, table.vcpus[2].started), (None, None));
+        assert_eq!((table.vms[1].started, table.vcpus[2].started), (None, None));
     }
 }

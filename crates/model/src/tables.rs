@@ -190,25 +190,6 @@ pub struct Vm {
     pub guest: Guest,
 }
 
-/// The times of a vacant row: it ended before it began.
-const NEVER: (Option<HostNs>, Option<HostNs>) = (Some(HostNs(2)), Some(HostNs(1)));
-
-impl Vm {
-    /// A row that no VM has for now.
-    #[must_use]
-    pub fn vacant() -> Self {
-        let guest = Guest::Unmapped { reason: String::new() };
-        let (started, ended) = NEVER;
-        Self { name: String::new(), pid: Pid(0), started, ended, guest }
-    }
-
-    /// Whether no VM has it: none is the idle task, and none ended before it began.
-    #[must_use]
-    pub fn is_vacant(&self) -> bool {
-        self.pid == Pid(0) && self.name.is_empty() && (self.started, self.ended) == NEVER
-    }
-}
-
 /// Where a VM's guest map came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guest {
@@ -238,21 +219,6 @@ pub struct Vcpu {
     pub started: Option<HostNs>,
     /// When it was unplugged; `None`: it was there as long as its VM. Plugged in again it is another row.
     pub ended: Option<HostNs>,
-}
-
-impl Vcpu {
-    /// A row that no vCPU has for now.
-    #[must_use]
-    pub fn vacant() -> Self {
-        let (started, ended) = NEVER;
-        Self { vm: VmId(0), number: u32::MAX, tid: Tid(0), started, ended }
-    }
-
-    /// Whether no vCPU has it: none is the idle task, and none ended before it began.
-    #[must_use]
-    pub fn is_vacant(&self) -> bool {
-        self.tid == Tid(0) && self.number == u32::MAX && (self.started, self.ended) == NEVER
-    }
 }
 
 impl Tables {

@@ -39,7 +39,6 @@ mod switches;
 mod tables;
 mod template;
 pub mod trace;
-mod vacant;
 pub mod window;
 mod words;
 mod writer;

@@ -14,7 +14,6 @@ use crate::samples::{Samples as SampleTable, cut_dangling};
 use crate::spool::{EVERYWHERE, SpoolReader, Survey};
 use crate::switches::{self, Switches};
 use crate::tables;
-use crate::vacant::{RowMap, has_row};
 
 /// An open recording: complete, or what a killed writer left (`Header::complete` and a note say so).
 #[derive(Debug)]
@@ -25,8 +24,6 @@ pub struct Recording {
     pub tables: Tables,
     samples: Source,
     switches: Source,
-    /// Of the tables here; spools have rows that are left out.
-    rows: Option<RowMap>,
 }
 
 /// The samples of a recording in time order, batch by batch.
@@ -48,7 +45,7 @@ impl Recording {
         if contents.header.complete {
             Self::complete(&dir, contents)
         } else {
-            Ok(Self::unfinished(&dir, contents.header)?.without_vacant_rows())
+            Self::killed(&dir, contents.header)
         }
     }
 
@@ -100,10 +97,7 @@ impl Recording {
         let mut batch = Vec::new();
         while stream.next(&mut batch)? {
             batch.sort_by_key(|switch| switch.time);
-            if let Some(rows) = &self.rows {
-                batch.iter_mut().for_each(|switch| rows.take_switch(switch));
-            }
-            let dangling = switches::cut_dangling(&mut batch, &self.tables.vcpus, None);
+            let dangling = switches::cut_dangling(&mut batch, self.tables.vcpus.len());
             match &self.switches {
                 Source::Table(path) if self.header.complete && 0 < dangling => {
                     return Err(Error::damaged(
@@ -131,12 +125,10 @@ impl Recording {
             true => Source::Spools(Vec::new()),
             false => Source::Table(dir.join(SWITCHES)),
         };
-        let samples = Source::Table(dir.join(SAMPLES));
-        Ok(Self { header, tables, samples, switches, rows: None })
+        Ok(Self { header, tables, samples: Source::Table(dir.join(SAMPLES)), switches })
     }
 
-    /// What a writer left that was killed, with tables whose rows its spools number.
-    pub(crate) fn unfinished(dir: &Path, mut header: Header) -> Result<Self, Error> {
+    fn killed(dir: &Path, mut header: Header) -> Result<Self, Error> {
         let (mut tables, missing) = tables::read(dir)?;
         let stacks = dir.join(STACK_SPOOL);
         if stacks.is_file() {
@@ -160,15 +152,9 @@ impl Recording {
             header.notes.push(note(dir, spooled("samples", &survey)));
             Source::Spools(spools)
         };
-        let switches = killed_switches(dir, &mut header, &tables)?;
+        let switches = killed_switches(dir, &mut header, tables.vcpus.len())?;
         header.notes.push(note(dir, killed(&missing)));
-        Ok(Self { header, tables, samples, switches, rows: None })
-    }
-
-    fn without_vacant_rows(mut self) -> Self {
-        self.rows = RowMap::of(&self.tables);
-        self.rows.iter().for_each(|rows| rows.compact(&mut self.tables));
-        self
+        Ok(Self { header, tables, samples, switches })
     }
 }
 
@@ -179,11 +165,8 @@ impl Samples<'_> {
     /// When it can't be read.
     pub fn next_batch(&mut self) -> Result<Option<&[Sample]>, Error> {
         let more = self.stream.next(&mut self.batch)?;
-        let Recording { header, tables, samples, rows, .. } = self.recording;
-        if let Some(rows) = rows {
-            self.batch.iter_mut().for_each(|sample| rows.take_sample(sample));
-        }
-        let lost = self.batch.iter_mut().map(|sample| cut_dangling(tables, None, sample).count());
+        let Recording { header, tables, samples, .. } = self.recording;
+        let lost = self.batch.iter_mut().map(|sample| cut_dangling(tables, sample).count());
         match (samples, lost.sum()) {
             // A complete recording has no sample with a reference to nothing.
             (Source::Table(path), 1_usize..) if header.complete => {
@@ -195,7 +178,7 @@ impl Samples<'_> {
 }
 
 /// Where the switch events of a killed recording are, if it has any.
-fn killed_switches(dir: &Path, header: &mut Header, tables: &Tables) -> Result<Source, Error> {
+fn killed_switches(dir: &Path, header: &mut Header, vcpus: usize) -> Result<Source, Error> {
     let (table, spool) = (dir.join(SWITCHES), dir.join(SWITCH_SPOOL));
     if table.is_file() {
         return Ok(Source::Table(table));
@@ -203,12 +186,9 @@ fn killed_switches(dir: &Path, header: &mut Header, tables: &Tables) -> Result<S
     if !spool.is_file() {
         return Ok(Source::Spools(Vec::new()));
     }
-    let (mut dangling, rows) = (0, RowMap::of(tables));
+    let mut dangling = 0;
     let survey = SpoolReader::<SwitchCodec>::open(&spool, EVERYWHERE)?.survey(&mut |block| {
-        dangling += block
-            .iter()
-            .filter(|switch| !has_row(switch.vcpu, &tables.vcpus, rows.as_ref()))
-            .count() as u64;
+        dangling += block.iter().filter(|switch| vcpus <= switch.vcpu.index()).count() as u64;
     })?;
     header.end = header.end.max(HostNs(survey.keys[1]));
     header.notes.push(note(dir, spooled("events of vCPUs", &survey)));

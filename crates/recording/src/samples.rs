@@ -11,7 +11,6 @@ use model::{
 
 use crate::columns::table;
 use crate::files::SAMPLES;
-use crate::vacant::{RowMap, has_row};
 
 /// Values of column `vcpu_state`.
 const NONE: u8 = 0;
@@ -106,11 +105,10 @@ pub(crate) fn by_thread(slice: &[Sample]) -> Vec<&Sample> {
     rows
 }
 
-/// Takes references to rows that are not there, or are vacant, from a sample: what counts that. A vCPU
+/// Takes references to rows that are not there from a sample: what counts that. A vCPU
 /// that is in no table is one that was not found.
 pub(crate) fn cut_dangling(
     tables: &Tables,
-    rows: Option<&RowMap>,
     sample: &mut Sample,
 ) -> impl Iterator<Item = Counter> + use<> {
     let mut lost = [None; 2];
@@ -119,7 +117,7 @@ pub(crate) fn cut_dangling(
         lost[0] = Some(Counter::SamplesWithoutStackRow);
     }
     let (_, vcpu) = split(&sample.vcpu);
-    if vcpu.is_some_and(|vcpu| !has_row(vcpu.vcpu, &tables.vcpus, rows)) {
+    if vcpu.is_some_and(|vcpu| tables.vcpus.len() <= vcpu.vcpu.index()) {
         sample.vcpu = match sample.vcpu {
             VcpuState::Guest(_) => VcpuState::Unknown,
             _ => VcpuState::None,

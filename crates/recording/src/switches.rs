@@ -9,13 +9,12 @@ pub(crate) use record::{SWITCH_SIZE, decode_switch, encode_switch};
 
 use model::{
     CpuId, Cr3, GuestRegisters, GuestVirt, HostNs, KernelStack, OffCpuReason, Pid, Switch,
-    SwitchEvent, Tid, Vcpu, VcpuId, WaitCounters,
+    SwitchEvent, Tid, VcpuId, WaitCounters,
 };
 
 use crate::columns::{Text, table};
 use crate::files::SWITCHES;
 use crate::samples::waits;
-use crate::vacant::{RowMap, has_row};
 
 /// Values of column `event`.
 const OUT: &str = "out";
@@ -119,12 +118,8 @@ impl Fields<'_> {
 }
 
 /// Takes away events of vCPUs that are in no table: how many those were.
-pub(crate) fn cut_dangling(
-    batch: &mut Vec<Switch>,
-    vcpus: &[Vcpu],
-    rows: Option<&RowMap>,
-) -> usize {
+pub(crate) fn cut_dangling(batch: &mut Vec<Switch>, vcpus: usize) -> usize {
     let before = batch.len();
-    batch.retain(|switch| has_row(switch.vcpu, vcpus, rows));
+    batch.retain(|switch| switch.vcpu.index() < vcpus);
     before - batch.len()
 }

@@ -17,7 +17,6 @@ use crate::samples::{self, Samples, by_thread};
 use crate::spool::{EVERYWHERE, SpoolWriter};
 use crate::switches::{self, Switches};
 use crate::tables;
-use crate::vacant::RowMap;
 
 /// Why a recording that was left has no names: which processes ran was known to its recorder alone.
 const NO_NAMES: &str = "its recorder was killed, or the disk was full, before names were found";
@@ -35,8 +34,7 @@ pub fn finish_killed(path: &Path) -> Result<PathBuf, Error> {
         let spools = writer.spools()?;
         return writer.folder.publish(&spools);
     }
-    let left = Recording::unfinished(writer.dir(), header.clone())?;
-    let Recording { header: Header { end, .. }, mut tables, .. } = left;
+    let Recording { header: Header { end, .. }, mut tables, .. } = Recording::open(writer.dir())?;
     // What its parts lack is counted while they are converted.
     let mut header = Header { end, ..header };
     if tables.images.is_empty() {
@@ -163,7 +161,7 @@ impl Writer {
 
     /// Turns the spools into `samples.parquet` and `switches.parquet`, and shows all that is in them to `see_samples` and
     /// `see_switches`, batch by batch: samples in time order. All records must have been appended to the spools. A sample
-    /// that refers to a row `tables` lacks, or that is vacant, loses the reference; the header counts them as `samples_without_vcpu_row`,
+    /// that refers to a row `tables` lacks loses the reference; the header counts them as `samples_without_vcpu_row`,
     /// `samples_without_stack_row`. Events of vCPUs that are in no row are left out: `switches_without_vcpu_row`.
     ///
     /// # Errors
@@ -211,20 +209,14 @@ impl Writer {
         see: &mut dyn FnMut(&[Sample]),
         lost: &mut Lost,
     ) -> Result<FileEntry, Error> {
-        let rows = RowMap::of(tables);
         let spools = files::find_spools(self.dir(), cpu_spool)?;
         let (entry, bytes) =
             convert::<Samples, SampleCodec>(self.dir(), &spools, |slice, writer| {
                 let cut = slice.iter_mut();
-                for counter in
-                    cut.flat_map(|sample| samples::cut_dangling(tables, rows.as_ref(), sample))
-                {
+                for counter in cut.flat_map(|sample| samples::cut_dangling(tables, sample)) {
                     *lost.entry(counter).or_insert(0) += 1;
                 }
                 see(slice);
-                if let Some(rows) = &rows {
-                    slice.iter_mut().for_each(|sample| rows.take_sample(sample));
-                }
                 writer.write(by_thread(slice))
             })?;
         *lost.entry(Counter::SpoolBytesLost).or_insert(0) += bytes;
@@ -237,18 +229,14 @@ impl Writer {
         see: &mut dyn FnMut(&[Switch]),
         lost: &mut Lost,
     ) -> Result<FileEntry, Error> {
-        let rows = RowMap::of(tables);
         let spool = self.dir().join(SWITCH_SPOOL);
         let spools = if spool.exists() { vec![(EVERYWHERE, spool)] } else { Vec::new() };
         let (entry, bytes) =
             convert::<Switches, SwitchCodec>(self.dir(), &spools, |slice, writer| {
                 slice.sort_by_key(|switch| switch.time);
-                let dangling = switches::cut_dangling(slice, &tables.vcpus, rows.as_ref());
+                let dangling = switches::cut_dangling(slice, tables.vcpus.len());
                 *lost.entry(Counter::SwitchesWithoutVcpuRow).or_insert(0) += dangling as u64;
                 see(slice);
-                if let Some(rows) = &rows {
-                    slice.iter_mut().for_each(|switch| rows.take_switch(switch));
-                }
                 writer.write(&*slice)
             })?;
         *lost.entry(Counter::SpoolBytesLost).or_insert(0) += bytes;
@@ -280,10 +268,7 @@ impl Converted {
     /// When something can't be written; what was recorded then stays under the partial name.
     pub fn finish(self, header: &Header, tables: &Tables) -> Result<Summary, Error> {
         let Self { writer, samples, switches, lost } = self;
-        let (mut tables, left_out) = fit::fit(tables);
-        if let Some(rows) = RowMap::of(&tables) {
-            rows.compact(tables.to_mut());
-        }
+        let (tables, left_out) = fit::fit(tables);
         let written = tables::write(writer.dir(), &tables)?;
         let mut entries: Files = written.into_iter().map(|(n, e)| (n.to_owned(), e)).collect();
         let (rows, sample_bytes) = (samples.rows, samples.bytes);

@@ -114,74 +114,13 @@ fn a_session_of_many_windows_remembers_one() {
             drawn.rings.entry(0).or_default().extend(recording::encode(&sample));
         });
         let mut sink = host.sink();
-        let end = host.session.next_window(&mut sink).0.unwrap();
+        let end = host.session.next_window(&mut sink).unwrap();
         let mut of_other = sink.samples.iter().filter(|sample| sample.pid == pid);
         let VcpuState::Vmm(vcpu) = &of_other.next().unwrap().vcpu else { panic!() };
         let vm = end.vcpus[vcpu.vcpu.index()].vm;
         assert_eq!(end.vms[vm.index()].pid, pid, "round {round}");
         assert!(end.vms.len() <= 3 && end.vcpus.len() <= 3, "round {round}: {:?}", end.vms);
-        assert!(host.session.reachable.len() <= 2);
-    }
-}
-
-#[test]
-fn rows_of_a_vm_that_ended_are_in_no_later_window() {
-    let folder = tempfile::tempdir().unwrap();
-    let kernel = DrawnKernel::new();
-    kernel.vcpu(0);
-    kernel.with(|drawn| {
-        let first = drawn.vcpus[0].clone();
-        drawn.vcpus.push(FoundVcpu { pid: Pid(60), tid: Some(Tid(61)), kvm: 2, ..first });
-    });
-    let (root, kernel, mut recorder) = Host::new(kernel).recorder(folder.path());
-    let roots = Roots { proc: root.path().join("proc"), ..Roots::default() };
-    std::fs::write(roots.proc.join("kallsyms"), "").unwrap();
-    std::fs::write(roots.proc.join("modules"), "").unwrap();
-    let mut naming = Naming::new(roots.proc.clone(), Vec::new(), folder.path().join("symbols"));
-    recorder.attach().unwrap();
-    let mut windows = Vec::new();
-    for n in 1..=2 {
-        kernel.with(|drawn| {
-            drawn.now += PERIOD_NS;
-            // The kernel calls the second VM's vCPU 1 in both windows. The first VM ends in the first one.
-            let number = VcpuId(drawn.watched[&Tid(61)]);
-            assert_eq!(number, VcpuId(1));
-            let sample = vmm_sample(HostNs(drawn.now), Pid(60), Tid(61), number);
-            drawn.rings.entry(0).or_default().extend(recording::encode(&sample));
-            drawn.vcpus.retain(|vcpu| vcpu.pid == Pid(60));
-        });
-        recorder.poll().unwrap();
-        recorder.cut(&folder.path().join(n.to_string())).unwrap();
-        (0..60).for_each(|_| kernel.tick());
-        recorder.poll().unwrap();
-        let window = recorder.take_settled().unwrap();
-        // What an agent that is killed now leaves.
-        let left = folder.path().join((n - 1).to_string());
-        windows.push(recording::Recording::open(&left).unwrap());
-        let collected = window.finish(&mut naming, &mut |_| ()).unwrap();
-        windows.push(recording::Recording::open(&collected.summary.path).unwrap());
-    }
-    for (window, vms) in windows.iter().zip([&[50, 60][..], &[50, 60], &[60], &[60]]) {
-        let tables = &window.tables;
-        assert_eq!(tables.vms.iter().map(|vm| vm.pid.0).collect::<Vec<_>>(), vms);
-        let of_vcpu: Vec<u32> = tables.vcpus.iter().map(|vcpu| vcpu.tid.0).collect();
-        assert_eq!(of_vcpu.len(), vms.len());
-        let mut rows = Vec::new();
-        let mut see = |samples: &[Sample]| {
-            rows.extend(samples.iter().filter(|sample| sample.pid == Pid(60)).map(|s| s.vcpu));
-        };
-        // Spools are removed once a window is finished.
-        if window.header.complete {
-            window.for_each_batch(&mut see).unwrap();
-            let [VcpuState::Vmm(vcpu)] = rows[..] else { panic!("{rows:?}") };
-            assert_eq!(of_vcpu[vcpu.vcpu.index()], 61);
-            // Each guest's answer is its own, that of the VM that ended too.
-            let is_own = |vm: &model::Vm| match &vm.guest {
-                model::Guest::Unmapped { reason } => reason.contains("no vsock device"),
-                model::Guest::Mapped { .. } => false,
-            };
-            assert!(tables.vms.iter().all(is_own), "{:?}", tables.vms);
-        }
+        assert!(host.session.vms.numbers.len() <= 3 && host.session.reachable.len() <= 2);
     }
 }
 

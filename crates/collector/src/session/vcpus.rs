@@ -65,9 +65,9 @@ impl Session {
         let describe = |pid: Pid| host::vms::describe(&roots.proc, pid.0, SERIAL_PORT_NAME);
         let changes = self.vms.update(found.clone(), started, describe);
         let mut look = VcpuScan::default();
-        for (tid, vcpu, row) in &changes.watch {
+        for (tid, vcpu, row, number) in &changes.watch {
             look.new_vcpus.insert(*row);
-            self.watch(*tid, vcpu, *row);
+            self.watch(*tid, vcpu, *number);
         }
         for (vm, process) in in_turns(changes.vms, |(_, process)| process.user) {
             let name = self.vms.vms[vm.index()].name.clone();
@@ -108,9 +108,9 @@ impl Session {
         }
     }
 
-    /// A vCPU for which there is no room shows as unknown; it is tried again at the next look.
-    fn watch(&mut self, tid: Tid, vcpu: &FoundVcpu, row: VcpuId) {
-        let Err(error) = self.sources.watch(tid, vcpu, row.0) else {
+    /// A vCPU without a row shows as unknown; it is tried again at the next look.
+    fn watch(&mut self, tid: Tid, vcpu: &FoundVcpu, number: u32) {
+        let Err(error) = self.sources.watch(tid, vcpu, number) else {
             self.looks.not_watched.remove(&tid);
             return;
         };

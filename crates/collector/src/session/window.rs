@@ -24,7 +24,10 @@ pub(super) struct WindowState {
     n_samples: BTreeMap<u32, u64>,
     /// At its begin.
     before: KernelCounters,
+    /// By the kernel's number of the vCPU.
     exits_before: BTreeMap<(VcpuId, u32), u64>,
+    /// For records with rows in the place of numbers.
+    room: Vec<u8>,
 }
 
 /// What the kernel has counted since the session began.
@@ -95,18 +98,20 @@ impl Session {
         after: LateRecords,
     ) -> Result<(), CollectError> {
         let (window, cpus) = (&mut self.window, &self.header.cpus);
-        let (vms, resets) = (&self.vms, &mut self.resets);
+        let VmTable { numbers, vcpus, .. } = &self.vms;
+        let resets = &mut self.resets;
         let mut store = |cpu_idx: usize, drained: &RecordBatch<'_>| {
             let n = (drained.records.len() / RECORD_SIZE) as u64;
             *window.n_samples.entry(cpus[cpu_idx]).or_default() += n;
-            for record in drained.records.as_chunks::<RECORD_SIZE>().0 {
+            let records = numbers.to_rows(drained.records, &mut window.room);
+            for record in records.as_chunks::<RECORD_SIZE>().0 {
                 if let Some((row, ip)) = recording::guest_kernel_ip(record)
-                    && let Some(vcpu) = vms.vcpu(row)
+                    && let Some(vcpu) = vcpus.get(row.index())
                 {
                     resets.see(recording::time_of(record), vcpu, ip);
                 }
             }
-            sink.samples(cpu_idx, drained)
+            sink.samples(cpu_idx, &RecordBatch::new(records, drained.stacks()))
         };
         for Carried { cpu_idx, records, stacks } in std::mem::take(&mut window.carried) {
             store(cpu_idx, &RecordBatch::new(&records, stacks.as_deref()))?;
@@ -121,7 +126,11 @@ impl Session {
                 }
                 if taken.records.is_empty() { Ok(()) } else { store(cpu_idx, &taken) }
             })?;
+            let known = window.switches.len();
             self.sources.drain_switches(*cpu, &mut window.switches);
+            for switch in &mut window.switches[known..] {
+                switch.vcpu = numbers.row(switch.vcpu).unwrap_or(VcpuId(u32::MAX));
+            }
         }
         let is_later = |switch: &mut Switch| after == LateRecords::Carry && until < switch.time;
         let later: Vec<Switch> = window.switches.extract_if(.., is_later).collect();
@@ -195,12 +204,14 @@ impl Session {
 
     /// Exits since the last call, which is at a window's begin: both ends are the window's, to the time of a call.
     pub(super) fn exits(&mut self) -> Vec<ExitCount> {
-        let so_far = self.sources.exits(self.vms.vcpus.len());
+        let so_far = self.sources.exits(self.vms.numbers.len());
         let mut exits = so_far.clone();
         exits.retain_mut(|exit| {
             let before = self.window.exits_before.get(&(exit.vcpu, exit.reason));
             exit.count -= before.copied().unwrap_or(0).min(exit.count);
-            0 < exit.count && self.vms.vcpu(exit.vcpu).is_some()
+            let row = self.vms.numbers.row(exit.vcpu);
+            exit.vcpu = row.unwrap_or(exit.vcpu);
+            0 < exit.count && row.is_some()
         });
         self.window.exits_before =
             so_far.into_iter().map(|exit| ((exit.vcpu, exit.reason), exit.count)).collect();
