@@ -338,13 +338,10 @@ impl Recorder {
     /// lost.
     pub fn cut(&mut self, next: &Path) -> Result<(), CollectError> {
         let made = OpenWindow::create(next, self.session.header());
-        let begun = self.session.header().start;
-        let (ended, open) = match self.open.take() {
+        let ((ended, guests), open) = match self.open.take() {
             Some(mut open) => (self.session.next_window(&mut open.sink), Some(open)),
             None => (self.session.next_window(&mut NoSink), None),
         };
-        // Ask guests even if the window was lost, so they drop their log entries for it.
-        let guests = self.session.ask_guests(begun);
         let memory = self.memory.cut(self.session.vms());
         let (window, lost) = match ended {
             Ok(window) => (Some(window), None),

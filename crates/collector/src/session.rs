@@ -251,17 +251,25 @@ impl Session {
         error.map_or(Ok(end), |error| Err(error.into()))
     }
 
-    /// The same in a session that continues: what ended before the new window is forgotten, and notes begin anew.
-    ///
-    /// # Errors
-    /// When the sink can't store what came in.
-    pub(crate) fn next_window(&mut self, sink: &mut dyn Sink) -> Result<WindowEnd, CollectError> {
+    /// The same in a session that continues: what ended before the new window is forgotten, and notes begin anew. All guests
+    /// report what counts for the window, even if it is lost, so that they drop their log entries for it. Their answers are
+    /// for the rows of that window: VMs may have other rows in the next one.
+    pub(crate) fn next_window(
+        &mut self,
+        sink: &mut dyn Sink,
+    ) -> (Result<WindowEnd, CollectError>, Pending) {
         self.note_new_cpus();
         self.note_left_out();
+        let begun = self.header.start;
         let end = self.cut(sink);
+        let guests = self.guests.collect_answers(begun, Log::GoesOn);
         self.header.notes.truncate(self.n_notes);
         self.looks.failed = 0;
         let moved = self.vms.forget_ended(self.header.start);
+        for tid in &moved.unwatched {
+            self.sources.forget(*tid);
+            self.looks.not_watched.remove(tid);
+        }
         let reachable = std::mem::take(&mut self.reachable).into_iter();
         self.reachable =
             reachable.filter_map(|(vm, process)| Some((moved.vm(vm)?, process))).collect();
@@ -272,7 +280,7 @@ impl Session {
         self.window.switches.retain_mut(|switch| {
             moved.vcpu(switch.vcpu).map(|place| switch.vcpu = place).is_some()
         });
-        end
+        (end, guests)
     }
 
     /// The images of processes that a window hit which ended at `end`. `None`: events from before may still come in.
@@ -289,11 +297,6 @@ impl Session {
         let images = self.processes.images(|pid| hit.contains(&Pid(pid)));
         self.processes.forget_before(end, |pid| sink.is_hit(Pid(pid)));
         Some(images)
-    }
-
-    /// Has all guests tell what counts for a window that began at `start`.
-    pub(crate) fn ask_guests(&mut self, start: HostNs) -> Pending {
-        self.guests.collect_answers(start, Log::GoesOn)
     }
 
     /// Ends the last window and everything else.
@@ -323,6 +326,7 @@ impl Session {
         let (mut news, mut ended_threads) = (Vec::new(), Vec::new());
         sources.drain_processes(before, &mut |event| {
             if event.kind == EventKind::Exit {
+                looks.not_watched.remove(&Tid(event.tid));
                 if vms.thread_ended(Tid(event.tid), HostNs(event.time_ns)) {
                     ended_threads.push(Tid(event.tid));
                 }
@@ -335,7 +339,6 @@ impl Session {
         });
         for tid in ended_threads {
             sources.forget(tid);
-            looks.not_watched.remove(&tid);
         }
         reachable.retain(|vm, _| {
             let is_there = vms.vms[vm.index()].ended.is_none();

@@ -40,6 +40,8 @@ pub(crate) struct Numbers {
 pub(crate) struct RowRemap {
     vms: Vec<Option<VmId>>,
     vcpus: Vec<Option<VcpuId>>,
+    /// Threads of vCPUs without a row: the kernel must not take them for those that have their numbers next.
+    pub(crate) unwatched: Vec<Tid>,
 }
 
 /// What is new since the last look.
@@ -113,10 +115,14 @@ impl VmTable {
         })
     }
 
-    /// Thread `tid` has ended; whether it was a vCPU's, which has ended with it.
+    /// Thread `tid` has ended; whether it was a vCPU's, which has ended with it if no other thread runs it.
     pub(crate) fn thread_ended(&mut self, tid: Tid, time: HostNs) -> bool {
         let Some((row, _)) = self.watched.remove(&tid) else { return false };
-        self.vcpus[row.index()].ended = Some(time);
+        // Another thread may run the vCPU by now.
+        let vcpu = &mut self.vcpus[row.index()];
+        if vcpu.tid == tid {
+            vcpu.ended = Some(time);
+        }
         true
     }
 
@@ -146,7 +152,10 @@ impl VmTable {
         let vcpu_stays = |vcpu: &Vcpu| vms[vcpu.vm.index()].is_some() && stays(vcpu.ended);
         let vcpus = places(self.vcpus.iter().map(vcpu_stays));
         let vcpus = vcpus.map(|place| place.map(VcpuId::from_index)).collect();
-        let moved = RowRemap { vms, vcpus };
+        let mut moved = RowRemap { vms, vcpus, unwatched: Vec::new() };
+        let watched = self.watched.iter();
+        let unwatched = watched.filter(|(_, (vcpu, _))| moved.vcpu(*vcpu).is_none());
+        moved.unwatched = unwatched.map(|(tid, _)| *tid).collect();
         self.remap(&moved);
         let before = |started: Option<HostNs>| started.filter(|started| start < *started);
         self.vms.iter_mut().for_each(|vm| vm.started = before(vm.started));
@@ -443,6 +452,28 @@ mod test {
         // All of a VM that starts in mid-recording are as old as it.
         update_at(&mut table, Some(70), &[found(0x20, 60, 61, 0)]);
         assert_eq!(table.vcpus[4].started, None);
+    }
+
+    #[test]
+    fn a_vcpu_outlives_a_thread_that_ran_it_before() {
+        let mut table = VmTable::default();
+        update(&mut table, &[found(0x10, 50, 51, 0)]);
+        assert_eq!(update(&mut table, &[found(0x10, 50, 52, 0)]), (vec![], vec![(52, 0)]));
+        assert!(table.thread_ended(Tid(51), HostNs(8)), "the kernel has to forget it");
+        assert_eq!(table.vcpus[0].ended, None);
+        assert!(table.thread_ended(Tid(52), HostNs(9)));
+        assert_eq!(table.vcpus[0].ended, Some(HostNs(9)));
+    }
+
+    /// The main thread of a VMM may end before the threads of its vCPUs, or while they run on.
+    #[test]
+    fn threads_of_a_vm_that_ended_are_not_watched_for_the_next_one() {
+        let mut table = VmTable::default();
+        update(&mut table, &[found(0x10, 50, 51, 0), found(0x20, 110, 111, 0)]);
+        table.process_ended(Pid(50), HostNs(8));
+        assert_eq!(table.forget_ended(HostNs(7)).unwatched, []);
+        assert_eq!(table.forget_ended(HostNs(10)).unwatched, [Tid(51)]);
+        assert_eq!(table.forget_ended(HostNs(11)).unwatched, []);
     }
 
     #[test]

@@ -114,7 +114,7 @@ fn a_session_of_many_windows_remembers_one() {
             drawn.rings.entry(0).or_default().extend(recording::encode(&sample));
         });
         let mut sink = host.sink();
-        let end = host.session.next_window(&mut sink).unwrap();
+        let end = host.session.next_window(&mut sink).0.unwrap();
         let mut of_other = sink.samples.iter().filter(|sample| sample.pid == pid);
         let VcpuState::Vmm(vcpu) = &of_other.next().unwrap().vcpu else { panic!() };
         let vm = end.vcpus[vcpu.vcpu.index()].vm;

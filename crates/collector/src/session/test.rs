@@ -447,12 +447,12 @@ fn a_window_that_cannot_be_stored_leaves_nothing_to_the_next_one() {
     host.session.poll(&mut sink).unwrap();
     host.kernel.tick();
     let edge = host.session.header().start;
-    assert!(matches!(host.session.next_window(&mut FullDisk), Err(CollectError::Recording(_))));
+    assert!(matches!(host.session.next_window(&mut FullDisk).0, Err(CollectError::Recording(_))));
     let start = host.session.header().start;
     assert!(edge < start);
     host.kernel.tick();
     let mut sink = host.sink();
-    let end = host.session.next_window(&mut sink).unwrap();
+    let end = host.session.next_window(&mut sink).0.unwrap();
     assert_eq!(end.header.start, start);
     assert!(!sink.samples.is_empty());
     assert!(sink.samples.iter().all(|sample| start < sample.time), "{start:?}");
