@@ -169,7 +169,8 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say!("vmscope-server: {}", model::error_chain(error.as_ref()));
+            let text = model::error_chain(error.as_ref());
+            say!("{}vmscope-server: {}", cli::error_priority(), model::replace_unsafe(&text));
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
     }

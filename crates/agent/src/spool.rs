@@ -92,7 +92,7 @@ impl Spool {
         Ok(removed)
     }
 
-    /// Removes the oldest windows until this many bytes are free. How many.
+    /// Removes the oldest windows, of at least this many bytes in all. How many.
     pub(crate) fn evict_oldest(&self, bytes: u64, metrics: &Metrics) -> Result<u64, StateError> {
         self.drop_oldest(self.contents()?.bytes().saturating_sub(bytes), metrics)
     }

@@ -2,7 +2,7 @@
 
 use model::{Tables, VmId};
 
-/// Samples to count, and the vCPUs they belong to.
+/// Which samples count, and from whose point of view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
     /// Everything: an interrupted guest shows as the guest's own function.

@@ -27,7 +27,7 @@ mod usage;
 
 pub use error::{Usage, exit_code, usage};
 #[cfg(feature = "log")]
-pub use log::log_to_stderr;
+pub use log::{error_priority, log_to_stderr};
 #[cfg(feature = "manuals")]
 pub use manuals::{write_completions, write_pages, write_subcommand_pages};
 #[cfg(feature = "recordings")]

@@ -24,6 +24,21 @@ pub fn log_to_stderr(program: &'static str) {
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
+/// What a program's last line on standard error begins with, when it ends with an error: its level in the journal.
+#[must_use]
+pub fn error_priority() -> &'static str {
+    priority(Level::ERROR, is_stderr_the_journal())
+}
+
+fn priority(level: Level, is_journal: bool) -> &'static str {
+    match level {
+        _ if !is_journal => "",
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        _ => "<6>",
+    }
+}
+
 /// systemd names the journal's stream, see systemd.exec(5): standard error may have been redirected since.
 fn is_stderr_the_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
@@ -49,12 +64,7 @@ impl<S: Subscriber> Layer<S> for Lines {
 impl Lines {
     /// Names in a message may be the choice of a guest, a peer or a server.
     fn line(&self, level: Level, message: &str) -> String {
-        let priority = match level {
-            _ if !self.is_journal => "",
-            Level::ERROR => "<3>",
-            Level::WARN => "<4>",
-            _ => "<6>",
-        };
+        let priority = priority(level, self.is_journal);
         format!("{priority}{}: {}\n", self.program, model::replace_unsafe(message))
     }
 }

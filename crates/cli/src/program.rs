@@ -25,7 +25,8 @@ pub fn run_command<C: clap::Parser>(
 /// Prints an error in one line. It may contain names that a guest chose.
 #[cfg(feature = "recordings")]
 pub fn print_error(error: &anyhow::Error) {
-    say!("vmscope: {}", view::clean(&model::error_chain(error.as_ref())));
+    let text = model::error_chain(error.as_ref());
+    say!("{}vmscope: {}", crate::error_priority(), view::clean(&text));
 }
 
 /// The path of another program of this project, such as `vmscope-lab`: beside this program.

@@ -68,7 +68,7 @@ pub(crate) enum Event {
     /// The change lasts; the level now.
     Lasts(f32),
     Over,
-    /// It has lasted until it became normal.
+    /// It has lasted so long that it is normal now.
     Normal,
 }
 

@@ -385,8 +385,10 @@ impl Source<'_> {
         }
         self.records.remove(&record);
         tell_destination(destination, result);
-        let what = result.reason.clone().unwrap_or_else(|| "it left".to_owned());
-        info!("{}: {what}", leaving.process.name);
+        match &result.reason {
+            Some(reason) => warn!("{}: {reason}", leaving.process.name),
+            None => info!("{}: it left", leaving.process.name),
+        }
     }
 
     /// The VM runs at its destination: what is left of it here ends.

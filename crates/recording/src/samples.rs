@@ -105,7 +105,7 @@ pub(crate) fn by_thread(slice: &[Sample]) -> Vec<&Sample> {
     rows
 }
 
-/// Takes references to rows that are not there from a sample: what counts that. A vCPU
+/// Takes references to rows that are not there from a sample. Returns the counters of what was lost. A vCPU
 /// that is in no table is one that was not found.
 pub(crate) fn cut_dangling(
     tables: &Tables,

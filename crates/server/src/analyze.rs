@@ -58,6 +58,8 @@ struct State {
     found: Waiting,
     /// Those that wait or are being analysed.
     known: HashSet<DayWindow>,
+    /// Those that are being analysed; whether each was found again meanwhile: its results may have been removed.
+    analyzed: HashMap<DayWindow, bool>,
     /// Of those that were not analysed in the end.
     tries: HashMap<DayWindow, Tries>,
     arrived: u64,
@@ -153,11 +155,17 @@ impl Queue {
         let mut state = self.lock();
         state.known.remove(window);
         state.tries.remove(window);
+        if state.analyzed.remove(window) == Some(true) {
+            state.add(|state| &mut state.found, unix_s(), window.clone());
+            self.changed.notify_one();
+        }
     }
 
     /// Another try may follow.
     fn release(&self, window: &DayWindow) {
-        self.lock().known.remove(window);
+        let mut state = self.lock();
+        state.known.remove(window);
+        state.analyzed.remove(window);
     }
 
     fn tried(&self, window: &DayWindow, error: &AnalyzeError) -> Tries {
@@ -187,6 +195,7 @@ impl Queue {
 impl State {
     fn add(&mut self, class: fn(&mut Self) -> &mut Waiting, number: u64, window: DayWindow) {
         if !self.known.insert(window.clone()) {
+            self.analyzed.entry(window).and_modify(|is_found_again| *is_found_again = true);
             return;
         }
         class(self).add(number, window);
@@ -200,7 +209,9 @@ impl State {
     }
 
     fn take_next(&mut self) -> Option<DayWindow> {
-        self.new.take_next().or_else(|| self.found.take_next())
+        let window = self.new.take_next().or_else(|| self.found.take_next())?;
+        self.analyzed.insert(window.clone(), false);
+        Some(window)
     }
 
     /// Those that wait.
@@ -511,6 +522,20 @@ mod test {
         assert_eq!(order, [2, 1, 9, 5].map(window));
         assert_eq!(queue.len(), 4);
         order.iter().for_each(|window| queue.done(window));
+        assert_eq!(queue.len(), 0);
+    }
+
+    /// As when its results are damaged just after they were written.
+    #[tokio::test]
+    async fn a_window_found_during_its_analysis_is_analysed_again() {
+        let queue = Queue::default();
+        queue.add_found(1, window(1));
+        assert_eq!(queue.next().await, window(1));
+        queue.add_found(2, window(1));
+        queue.add_found(3, window(1));
+        queue.done(&window(1));
+        assert_eq!((queue.len(), queue.next().await), (1, window(1)));
+        queue.done(&window(1));
         assert_eq!(queue.len(), 0);
     }
 

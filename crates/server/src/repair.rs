@@ -45,10 +45,10 @@ impl Server {
         let mut looks = Looks::default();
         loop {
             for object in self.engine.damage().next().await {
-                if !looks.allow(&object, Instant::now()) {
-                    continue;
-                }
+                let Some(look) = looks.next(&object, Instant::now()) else { continue };
                 match self.repair(&object).await {
+                    // One that stays lost is found again every few minutes.
+                    Ok(Repaired::Lost) if 1 < look => {}
                     Ok(repaired) => self.note_repaired(&object, repaired),
                     Err(error) => {
                         self.metrics.store_error("repair");
@@ -142,15 +142,15 @@ impl Server {
 struct Looks(HashMap<Path, (Instant, u32)>);
 
 impl Looks {
-    /// Counts one more look, if it is allowed.
-    fn allow(&mut self, object: &Path, now: Instant) -> bool {
+    /// The number of the next look at an object in its period, from 1 on; `None`: it is not allowed.
+    fn next(&mut self, object: &Path, now: Instant) -> Option<u32> {
         self.0.retain(|_, (since, _)| now.duration_since(*since) < PERIOD);
         if MAX_OBJECTS <= self.0.len() && !self.0.contains_key(object) {
-            return false;
+            return None;
         }
         let (_, n) = self.0.entry(object.clone()).or_insert((now, 0));
         *n += 1;
-        *n <= MAX_LOOKS
+        (*n <= MAX_LOOKS).then_some(*n)
     }
 }
 
@@ -170,9 +170,12 @@ mod test {
         let (mut looks, began) = (Looks::default(), Instant::now());
         let mut allowed = |name: &str, s: u64| {
             let now = began + Duration::from_secs(s);
-            (0..20).filter(|_| looks.allow(&Path::from(name), now)).count()
+            (0..20).filter_map(|_| looks.next(&Path::from(name), now)).max()
         };
-        assert_eq!([allowed("a", 0), allowed("b", 1800), allowed("a", 3599)], [8, 8, 0]);
-        assert_eq!([allowed("a", 3600), allowed("b", 3601)], [8, 0]);
+        assert_eq!(
+            [allowed("a", 0), allowed("b", 1800), allowed("a", 3599)],
+            [Some(8), Some(8), None]
+        );
+        assert_eq!([allowed("a", 3600), allowed("b", 3601)], [Some(8), None]);
     }
 }

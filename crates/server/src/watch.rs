@@ -1,7 +1,7 @@
 //! What is wrong in the fleet: the results of new windows go through `detect`, in the order in which they came.
 //!
 //! Servers that share a store see the same results and come to the same findings. What was learned is stored now and then
-//! ([`learned`]): a server that starts goes on from there with the results of the last hours.
+//! ([`detector_state`]): a server that starts goes on from there with the results of the last hours.
 
 mod arrived;
 mod detector_state;

@@ -104,7 +104,7 @@ pub(crate) enum WorkerError {
     /// The window is to blame.
     #[error("{0}")]
     Refused(String),
-    /// Whether the window or this machine is to blame that the worker did not answer.
+    /// Whose fault it is that the worker did not answer: the window's or this machine's.
     #[error("the process that reads the window {0}")]
     Ended(String),
     /// The machine is to blame.

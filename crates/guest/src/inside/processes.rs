@@ -77,7 +77,7 @@ impl Modules {
         Some(number)
     }
 
-    /// Reads the symbols of a module, if its file has at most so many bytes; it may have ended or changed.
+    /// Reads the symbols of a module, if its file has at most so many bytes. The file may be gone, or have changed.
     pub(crate) fn symbols(&self, number: u32, most_bytes: u64) -> ModuleSymbols {
         let cpu_before_ns = crate::clock_ns(ClockId::ThreadCPUTime);
         let symbols = match (self.list.get(number as usize), self.files.get(number as usize)) {

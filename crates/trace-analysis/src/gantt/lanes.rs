@@ -147,7 +147,7 @@ fn in_order(timeline: &Timeline, range: &Range<HostNs>, chosen: &BTreeSet<TaskId
     lanes
 }
 
-/// The first line from `first` on that is free, or a new one; `ends` says when that was, by line.
+/// The first line from `first` on that is free, or a new one; `ends` says when each line's last task ended.
 fn free_line(ends: &mut Vec<HostNs>, first: u32, life: Range<HostNs>) -> u32 {
     let first = (first as usize).min(ends.len());
     let near = ends[first..].iter().take(NEAR_LINES);
