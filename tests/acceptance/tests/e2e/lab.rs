@@ -86,7 +86,10 @@ pub(crate) fn a_ladder_is_climbed_interrupted_resumed_and_reported() {
 
     check_report(
         &serde_json::from_str(&lab(folder.path(), &["report", "--format", "json"])).unwrap(),
-        said.contains("Kernel panic - not syncing: corrupted stack end"),
+        // The emulator's crashes that docs/testbed.md lists, with what they damage before.
+        ["corrupted stack end", "Fatal exception in interrupt"]
+            .iter()
+            .any(|crash| said.contains(&format!("Kernel panic - not syncing: {crash}"))),
     );
     eprint!("{}", lab(folder.path(), &["report"]));
     assert_eq!(lab(folder.path(), &["report", "--format", "csv"]).lines().count(), 13);
