@@ -24,7 +24,7 @@ fn rows(answer: &Value) -> Vec<String> {
     rows
 }
 
-/// 40 objects of which eight bytes are changed, and 10 that are deleted: an answer is right, or says that it is partial, and
+/// Eight bytes are changed in each of 40 objects, and 10 objects are deleted: an answer is right, or says that it is partial, and
 /// in the end all is as it was.
 #[test]
 fn damaged_results_are_left_out_reported_and_made_again() {
@@ -56,7 +56,7 @@ fn damaged_results_are_left_out_reported_and_made_again() {
     let mut answered = [[0; 2]; 2];
     for round in 0..50 {
         let is_deleted = round % 5 == 4;
-        // What was damaged before may be gone for a moment. A window of which the last table is deleted has no results yet:
+        // What was damaged before may be gone for a moment. A window without its last table has no results:
         // the next search finds it.
         let (object, mut content) = loop {
             let mut objects = place.objects("results/v1/");

@@ -101,7 +101,7 @@ pub struct Label {
     pub offset: Option<u64>,
     /// The VM, of a guest or VMM line.
     pub vm: Option<String>,
-    /// AttributionLevel time it is; not set by physical CPU.
+    /// Whose time it is; not set by physical CPU.
     pub side: Option<Side>,
     /// Physical CPU.
     pub cpu: Option<u32>,

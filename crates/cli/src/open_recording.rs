@@ -146,8 +146,8 @@ impl OpenRecording {
         })
     }
 
-    /// Every vCPU's time; `off_cpu_source` says how the edges of gaps are found, by default as recorded. What came before and after
-    /// the part says what vCPUs did at its edges.
+    /// Returns the timelines of all vCPUs. `off_cpu_source` selects how edges of gaps are found, by default as recorded.
+    /// Events before and after the part give the vCPUs' states at its edges.
     ///
     /// # Errors
     /// If switches are requested and the recording has none (a usage error), or if it can't be read.

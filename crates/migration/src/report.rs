@@ -1,4 +1,4 @@
-//! `vmscope migrate`: what came of a migration, and where the destination's VMs are.
+//! `vmscope migrate`: the outcome of a migration, and the layout of the destination's VMs.
 
 use api::layout::{HostLayout, Migrated, NodePlacement, VmLayout};
 use serde_json::json;

@@ -99,7 +99,7 @@ impl Header {
         self.counts(counter).fold(0, |sum, (_, count)| sum.saturating_add(count))
     }
 
-    /// Counters that are not of samples dropped, missed and written, and those of other versions.
+    /// All counters except those of dropped, missed and written samples. Counters of other versions are among them.
     pub fn other_counters(&self) -> impl Iterator<Item = (&str, u64)> {
         let is_other =
             |name: &str| Counter::parse(name).is_none_or(|(found, _)| !found.is_of_samples());

@@ -39,7 +39,7 @@ pub struct Subject<'a> {
     pub host_side: Option<&'a HostSide>,
 }
 
-/// What a drawing shows, and of which time.
+/// The view and the time range of a drawing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
     pub range: Range<HostNs>,
