@@ -39,7 +39,7 @@ huge_pages = true
 /// Measures until the first measurement is complete, and then asks it to end.
 fn interrupted(folder: &Path) -> i32 {
     let mut command = Command::new(vmscope().unwrap());
-    command.args(["lab", "consolidate", "plan.toml", "-o", "result", "--timeout", "5m"]);
+    command.args(["lab", "consolidate", "plan.toml", "-o", "result", "--timeout", "20m"]);
     let mut lab = command.current_dir(folder).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(lab.stderr.take().unwrap());
     let mut line = String::new();
@@ -77,7 +77,7 @@ pub(crate) fn a_ladder_is_climbed_interrupted_resumed_and_reported() {
 
     let words = ["lab", "consolidate", plan.to_str().unwrap(), "-o", result.to_str().unwrap()];
     assert_eq!(run(&words).unwrap().status.code(), Some(2), "the folder exists");
-    let resumed = run(&[&words[..], &["--resume", "--timeout", "5m"]].concat()).unwrap();
+    let resumed = run(&[&words[..], &["--resume", "--timeout", "20m"]].concat()).unwrap();
     let said = String::from_utf8_lossy(&resumed.stderr);
     eprint!("{said}");
     assert!(resumed.status.success());
