@@ -8,6 +8,10 @@ pub struct HostVirt(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct GuestVirt(pub u64);
 
+/// A physical address inside a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct GuestPhys(pub u64);
+
 /// The guest-physical base of a guest's page tables: what stands for a guest process.
 ///
 /// Always normalised: only the page-table base is kept, so that a value read from the VMCB, one read

@@ -20,7 +20,7 @@ mod time;
 mod trace;
 mod vcpu_time;
 
-pub use address::{Cr3, GuestVirt, HostVirt, KernelStack};
+pub use address::{Cr3, GuestPhys, GuestVirt, HostVirt, KernelStack};
 pub use budget::Budget;
 pub use counter::Counter;
 pub use id::{BootId, CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
