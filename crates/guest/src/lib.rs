@@ -2,7 +2,7 @@
 //!
 //! Both ends of the protocol in `api::guest`: the host's session and the checks that everything a
 //! guest says must pass (`merge`), and, with the feature `inside`, the reader that runs in the guest.
-//! The walker over kernel memory (`walk`) belongs to both: it reads through a trait.
+//! The walker over kernel memory is in crate `linux`: it reads through a trait.
 //!
 //! Design constraints: whatever comes from a guest is bounded in bytes, time, count and depth before
 //! anything is built from it, and only ever adds rows of that guest's VM. This crate must never
@@ -24,7 +24,6 @@ mod session;
 mod session_error;
 mod trace;
 mod vsock;
-pub mod walk;
 
 pub use answer::{AnswerError, AnswerReader, decode_answer};
 pub use file::{SnapshotError, read_snapshot};

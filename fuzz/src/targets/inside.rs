@@ -1,7 +1,8 @@
 //! What processes of a guest chose, and its kernel says, as `vmscope-guest` reads it.
 
 use guest::inside::fuzzing;
-use guest::walk::{KernelMemory, Layout};
+use linux::memory::KernelMemory;
+use linux::tasks::Layout;
 use model::GuestVirt;
 
 use super::{MIB, Numbers, Target};
@@ -29,6 +30,7 @@ const LAYOUT: Layout = Layout {
     tgid: 0x24,
     comm: 0x28,
     mm: 0x38,
+    exit_state: 0x68,
     start_time: 0x40,
     fs_base: 0x48,
     signal: 0x50,
@@ -135,7 +137,8 @@ fn seed_kernel() -> Vec<u8> {
     ring(&[address(2, 0x300 + LAYOUT.thread_head), threads[0], threads[1]]);
     for page in 1..4 {
         let field = |offset: u64| page * PAGE + usize::try_from(offset).unwrap_or(0);
-        put(field(LAYOUT.pid), page as u64);
+        let tgid = if page == 3 { 2 } else { page };
+        put(field(LAYOUT.pid), (tgid << 32 | page) as u64);
         put(field(LAYOUT.comm), u64::from_le_bytes(*b"process\0"));
         put(field(LAYOUT.mm), address(page, 0x200));
         put(field(0x200 + LAYOUT.pgd), address(page, 0));

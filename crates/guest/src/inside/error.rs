@@ -20,7 +20,7 @@ pub enum InsideError {
     },
     /// The kernel does not say where it keeps something.
     #[error("the kernel's type information has no {0}")]
-    NoField(&'static str),
+    NoField(#[from] linux::types::MissingField),
     /// The kernel does not name something.
     #[error(
         "/proc/kallsyms does not name {0} (not root, or a kernel without CONFIG_KALLSYMS_ALL?)"

@@ -6,7 +6,8 @@ use api::guest::MAX_OTHERS;
 
 use super::timeline::Timeline;
 use super::{btf, elf, kcore, program};
-use crate::walk::{KernelMemory, Layout, Process, walk};
+use linux::memory::KernelMemory;
+use linux::tasks::{Layout, Process, walk};
 
 /// A mapped file in memory: how many functions it has.
 #[must_use]

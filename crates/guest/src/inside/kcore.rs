@@ -5,13 +5,13 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use linux::memory::KernelMemory;
 use model::GuestVirt;
 use object::LittleEndian;
 use object::elf::{FileHeader64, PT_LOAD, ProgramHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 
 use super::InsideError;
-use crate::walk::KernelMemory;
 
 /// More than the headers of any kernel: 64 bytes for each range of memory.
 const HEADER_BYTES: usize = 1 << 18;

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use api::guest::{GuestImage, GuestMapping, GuestModule, GuestThread, MAX_IMAGES, ModuleSymbols};
 use host::procfs::{self, MapsEntry};
+use linux::tasks::{Process, Thread};
 use rustix::time::ClockId;
 
 use super::elf;
 use super::job::{HungUp, Waiting};
-use crate::walk::Process;
 
 /// The files that images map, numbered as the host will ask for them.
 #[derive(Debug, Default)]
@@ -179,7 +179,7 @@ fn image(
         let module = modules.number_of_mapped(directory, entry)?;
         Some(GuestMapping { start: entry.start, end: entry.end, offset: entry.offset, module })
     };
-    let thread = |thread: crate::walk::Thread| GuestThread {
+    let thread = |thread: Thread| GuestThread {
         tid: thread.tid,
         name: thread.name,
         fs_base: thread.fs_base,
@@ -205,7 +205,7 @@ mod test {
     fn this_process_shows_its_mappings_and_symbols() {
         let own = std::process::id();
         let process =
-            Process { pid: own, name: "test".into(), cr3: 1, start_ns: 5, threads: Vec::new() };
+            Process { pid: own, name: "test".into(), cr3: 1, start_ns: 5, ..Process::default() };
         let mut modules = Modules::default();
         let images =
             images(Path::new("/proc"), vec![process], &mut modules, Waiting::always()).unwrap();

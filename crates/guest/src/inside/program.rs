@@ -5,11 +5,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use aya::maps::{Array, Map, MapData, MapError, RingBuf};
+use linux::tasks::{Layout, comm};
 use tracer::error_chain;
 
 use super::load::{LoadError, Loading, attach};
 use super::timeline::{Event, EventKind};
-use crate::walk::{Layout, comm};
 
 /// Bytes of `struct guest_process_event`.
 const EVENT_BYTES: usize = 56;

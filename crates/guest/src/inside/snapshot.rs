@@ -9,6 +9,7 @@ use api::guest::{
     GuestImage, GuestKernelThread, GuestMap, MAX_ANSWER_BYTES, MAX_LOW_PACE_BYTES, ModuleSymbols,
     Pace, Response, VERSION,
 };
+use linux::tasks::{IdleTasks, KernelThread, Layout, Process, Walk, idle_tasks, walk};
 use model::GuestVirt;
 use rustix::time::ClockId;
 
@@ -21,7 +22,6 @@ use super::program::LoadedProgram;
 use super::timeline::Timeline;
 use super::{InsideError, elf};
 use crate::frame;
-use crate::walk::{IdleTasks, KernelThread, Layout, Process, Walk, idle_tasks, walk};
 
 /// The log's younger events wait for the next answer: another CPU's ring may hold their causes.
 const SETTLING_NS: u64 = 50_000_000;

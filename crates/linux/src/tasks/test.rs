@@ -14,6 +14,7 @@ const LAYOUT: Layout = Layout {
     tgid: 0x24,
     comm: 0x28,
     mm: 0x38,
+    exit_state: 0x68,
     start_time: 0x40,
     fs_base: 0x48,
     signal: 0x50,
@@ -38,9 +39,12 @@ impl KernelMemory for Memory {
         {
             self.words.borrow_mut().insert(word, value);
         }
-        for (bytes, address) in buffer.chunks_mut(8).zip((address.0..).step_by(8)) {
-            let word = self.words.borrow().get(&address)?.to_le_bytes();
-            bytes.copy_from_slice(&word[..bytes.len()]);
+        let words = self.words.borrow();
+        for (byte, address) in buffer.iter_mut().zip(address.0..) {
+            // Pages that have words are there.
+            words.range(address & !0xfff..=address | 0xfff).next()?;
+            let word = words.get(&(address & !7)).unwrap_or(&0).to_le_bytes();
+            *byte = word[usize::try_from(address & 7).unwrap()];
         }
         Some(())
     }
@@ -73,7 +77,7 @@ fn kernel(processes: &[&[u64]]) -> Memory {
         for tid in *threads {
             let task = at(*tid);
             nodes.push(task + LAYOUT.thread_node);
-            words.insert(task + LAYOUT.pid, *tid);
+            words.insert(task + LAYOUT.pid, threads[0] << 32 | tid);
             let name = format!("t{tid:<7}").replace(' ', "\0");
             words.insert(
                 task + LAYOUT.comm,
@@ -117,11 +121,15 @@ fn processes_threads_and_kernel_threads_are_found() {
             name: "t7".into(),
             cr3: 7 * 0x2000,
             start_ns: 1007,
+            task: GuestVirt(at(7)),
+            mm: GuestVirt(at(7) + 0x200),
+            leader_has_ended: false,
             threads: [7, 8, 9]
                 .map(|tid| Thread {
                     tid,
                     name: format!("t{tid}"),
-                    fs_base: 0x7f00_0000 + u64::from(tid)
+                    fs_base: 0x7f00_0000 + u64::from(tid),
+                    task: GuestVirt(at(tid.into())),
                 })
                 .to_vec(),
         }
@@ -131,6 +139,7 @@ fn processes_threads_and_kernel_threads_are_found() {
         name: format!("t{tid}"),
         stack,
         start_ns: 1000 + u64::from(tid),
+        task: GuestVirt(at(tid.into())),
     };
     assert_eq!(found.kernel_threads, [kernel_thread(100, 0xffff_c900_0019_0000)]);
 }
@@ -189,4 +198,60 @@ fn a_list_that_changes_under_the_walk_is_walked_again() {
     memory.words.borrow_mut().insert(word, 0xffff_8880_dead_0000);
     memory.change = Some((20, word, right));
     check(&memory, &[(1, &[1]), (7, &[7])], None);
+}
+
+#[test]
+fn a_process_outlives_its_first_thread() {
+    let memory = kernel(&[&[1], &[7, 8, 9]]);
+    memory.words.borrow_mut().insert(at(7) + LAYOUT.mm, 0);
+    memory.words.borrow_mut().insert(at(7) + LAYOUT.exit_state, 0x20);
+    let found = walk(&memory, &LAYOUT, GuestVirt(at(0)), BASE);
+    let process = &found.processes[1];
+    assert_eq!((process.pid, process.mm, process.cr3), (7, GuestVirt(at(7) + 0x200), 7 * 0x2000));
+    assert!(process.leader_has_ended && process.threads.len() == 3);
+    // Without any memory it is gone.
+    for tid in [8, 9] {
+        memory.words.borrow_mut().insert(at(tid) + LAYOUT.mm, 0);
+    }
+    check(&memory, &[(1, &[1])], None);
+}
+
+#[test]
+fn a_process_that_changes_is_read_again_or_left_out() {
+    // Memory is another one after so many reads: a program began.
+    let (word, new) = (at(7) + LAYOUT.mm, at(1) + 0x200);
+    for after in 0..30 {
+        let mut memory = kernel(&[&[1], &[7]]);
+        memory.change = Some((after, word, new));
+        let found = walk(&memory, &LAYOUT, GuestVirt(at(0)), BASE);
+        let process = &found.processes[1];
+        let cr3 = if process.mm.0 == new { 0x2000 } else { 7 * 0x2000 };
+        assert_eq!(process.cr3, cr3, "after {after}");
+    }
+    // One that is not its group's first never adds up.
+    let memory = kernel(&[&[1], &[7]]);
+    memory.words.borrow_mut().insert(at(7) + LAYOUT.pid, 8 << 32 | 7);
+    let found = walk(&memory, &LAYOUT, GuestVirt(at(0)), BASE);
+    assert_eq!((found.processes.len(), found.n_changing), (1, 1));
+}
+
+#[test]
+fn new_processes_are_walked_until_a_known_one() {
+    let memory = kernel(&[&[1], &[7], &[100], &[8, 9]]);
+    let known = |pid: u32| {
+        let is_known = move |key: TaskKey| {
+            assert_eq!(
+                (key.task, key.start_ns),
+                (GuestVirt(at(key.pid.into())), 1000 + u64::from(key.pid))
+            );
+            key.pid == pid
+        };
+        let found = walk_new(&memory, &LAYOUT, GuestVirt(at(0)), BASE, &is_known);
+        assert_eq!(found.problem, None);
+        let pids: Vec<u32> = found.processes.iter().map(|process| process.pid).collect();
+        (pids, found.kernel_threads.len())
+    };
+    assert_eq!(known(8), (vec![], 0));
+    assert_eq!(known(7), (vec![8], 1));
+    assert_eq!(known(99), (vec![8, 7, 1], 1));
 }
