@@ -62,3 +62,57 @@ impl Fields {
         self.array(offset).map(u32::from_le_bytes)
     }
 }
+
+#[cfg(test)]
+pub(crate) mod test {
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// A kernel's memory, drawn by tests. Pages are there once written.
+    #[derive(Debug, Default)]
+    pub(crate) struct Drawn {
+        pages: RefCell<BTreeMap<u64, Vec<u8>>>,
+        pub(crate) n_reads: Cell<usize>,
+    }
+
+    impl Drawn {
+        pub(crate) fn write(&self, address: u64, word: u64) {
+            self.write_bytes(address, &word.to_le_bytes());
+        }
+
+        pub(crate) fn write_bytes(&self, address: u64, bytes: &[u8]) {
+            for (address, byte) in (address..).zip(bytes) {
+                let mut pages = self.pages.borrow_mut();
+                let page = pages.entry(address >> 12).or_insert_with(|| vec![0; 1 << 12]);
+                page[usize::try_from(address & 0xfff).unwrap()] = *byte;
+            }
+        }
+    }
+
+    impl KernelMemory for Drawn {
+        fn read(&self, address: GuestVirt, buffer: &mut [u8]) -> Option<()> {
+            self.n_reads.set(self.n_reads.get() + 1);
+            let pages = self.pages.borrow();
+            for (address, byte) in (address.0..).zip(buffer) {
+                *byte = pages.get(&(address >> 12))?[usize::try_from(address & 0xfff).unwrap()];
+            }
+            Some(())
+        }
+    }
+
+    #[test]
+    fn only_the_kernels_half_is_read() {
+        let memory = Drawn::default();
+        for (base, offset, is_there) in [
+            (0xffff_8880_0000_1000, 8, true),
+            (0xff11_0000_0000_1000, 8, true),
+            (0x7fff_0000_1000, 8, false),
+            (0xffff_ffff_ffff_f000, 0x2000, false),
+        ] {
+            memory.write_bytes(u64::wrapping_add(base, offset), &[1]);
+            assert_eq!((&memory as &dyn KernelMemory).u64_at(base, offset).is_some(), is_there);
+        }
+    }
+}

@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod fields;
+pub mod mappings;
 pub mod memory;
 pub mod tasks;
 pub mod types;
