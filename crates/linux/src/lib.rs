@@ -9,7 +9,9 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod fields;
+pub mod files;
 pub mod mappings;
 pub mod memory;
+pub mod page_cache;
 pub mod tasks;
 pub mod types;

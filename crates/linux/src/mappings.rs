@@ -302,7 +302,7 @@ mod test {
     }
 
     fn node(n: u64, kind: u64) -> u64 {
-        NODES + n * NODE_BYTES | kind << 3 | 2
+        (NODES + n * NODE_BYTES) | kind << 3 | 2
     }
 
     /// VMA `n`: pages `pages`, a file if `n` is odd.
