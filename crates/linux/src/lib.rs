@@ -8,3 +8,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod memory;
+pub mod paging;
+
+#[cfg(test)]
+mod test;
