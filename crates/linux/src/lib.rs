@@ -9,6 +9,7 @@
 
 pub mod memory;
 pub mod paging;
+pub mod vmcoreinfo;
 
 #[cfg(test)]
 mod test;

@@ -168,7 +168,10 @@ mod test {
                     let space = space(&ram, levels);
                     let found = |offset| space.translate(GuestVirt(base + offset));
                     assert_eq!(found(offset), Some(GuestPhys(physical + offset)), "{base:#x}");
-                    assert_eq!(found(size.bytes() - 1), Some(GuestPhys(physical + size.bytes() - 1)));
+                    assert_eq!(
+                        found(size.bytes() - 1),
+                        Some(GuestPhys(physical + size.bytes() - 1))
+                    );
                     assert_eq!(found(size.bytes()), None);
                 }
             }
@@ -241,9 +244,9 @@ mod test {
         assert_eq!(cyclic.translate(GuestVirt(0x1234)), Some(GuestPhys(ROOT + 0x234)));
 
         for entry in [
-            PRESENT | LARGE,                  // a page of 512 GiB
-            PRESENT | 0x000f_ffff_ffff_f000,  // a table that is no RAM
-            0x000f_ffff_ffff_f000,            // not present
+            PRESENT | LARGE,                 // a page of 512 GiB
+            PRESENT | 0x000f_ffff_ffff_f000, // a table that is no RAM
+            0x000f_ffff_ffff_f000,           // not present
         ] {
             let mut ram = Ram::new(&[(0, 0x20_0000)]);
             ram.write(ROOT, &u64::to_le_bytes(entry).repeat(512));

@@ -126,8 +126,7 @@ impl Ram {
 impl PhysicalMemory for Ram {
     fn read(&self, address: GuestPhys, buffer: &mut [u8]) -> Option<()> {
         let end = address.0.checked_add(buffer.len() as u64)?;
-        let in_range =
-            |range: &&PhysicalRange| range.start.0 <= address.0 && end <= range.end().0;
+        let in_range = |range: &&PhysicalRange| range.start.0 <= address.0 && end <= range.end().0;
         self.ranges.iter().find(in_range)?;
         for (address, byte) in (address.0..).zip(buffer) {
             let page = self.pages.get(&(address / PAGE as u64))?;
