@@ -7,6 +7,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod kallsyms;
 pub mod memory;
 pub mod paging;
 pub mod vmcoreinfo;
