@@ -10,8 +10,14 @@
 
 mod fields;
 pub mod files;
+pub mod kallsyms;
 pub mod mappings;
 pub mod memory;
 pub mod page_cache;
+pub mod paging;
 pub mod tasks;
 pub mod types;
+pub mod vmcoreinfo;
+
+#[cfg(test)]
+mod test;

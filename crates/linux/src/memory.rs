@@ -63,6 +63,45 @@ pub trait KernelMemory {
     }
 }
 
+/// Reads byte by byte what lies together, and the memory in blocks.
+pub(crate) struct BlockReader<'m> {
+    memory: &'m dyn KernelMemory,
+    start: u64,
+    block: Vec<u8>,
+}
+
+impl<'m> BlockReader<'m> {
+    /// A block is aligned to its size. Where it can't be read as a whole, a page of it is.
+    const BLOCK_BYTES: u64 = 1 << 16;
+
+    pub(crate) fn new(memory: &'m dyn KernelMemory) -> Self {
+        Self { memory, start: 0, block: Vec::new() }
+    }
+
+    pub(crate) fn byte(&mut self, address: GuestVirt) -> Option<u8> {
+        if let Some(byte) = self.byte_in_block(address) {
+            return Some(byte);
+        }
+        [Self::BLOCK_BYTES, PAGE_BYTES].into_iter().find_map(|bytes| self.load(address, bytes))?;
+        self.byte_in_block(address)
+    }
+
+    fn byte_in_block(&self, address: GuestVirt) -> Option<u8> {
+        let offset = usize::try_from(address.0.checked_sub(self.start)?).ok()?;
+        self.block.get(offset).copied()
+    }
+
+    fn load(&mut self, address: GuestVirt, bytes: u64) -> Option<()> {
+        self.start = address.0 & !(bytes - 1);
+        self.block.resize(usize::try_from(bytes).ok()?, 0);
+        let read = self.memory.read(GuestVirt(self.start), &mut self.block);
+        if read.is_none() {
+            self.block.clear();
+        }
+        read
+    }
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
