@@ -7,8 +7,12 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod cpus;
 pub mod kallsyms;
+mod kallsyms_search;
+pub mod kernel;
 pub mod memory;
+pub mod modules;
 pub mod paging;
 pub mod vmcoreinfo;
 
