@@ -73,9 +73,10 @@ impl Symbols {
         self.find(name).map(|index| GuestVirt(self.addresses[index]))
     }
 
-    /// Whether a symbol lies above `start` and below `end`.
-    pub(crate) fn has_between(&self, start: GuestVirt, end: GuestVirt) -> bool {
-        self.addresses.iter().any(|address| start.0 < *address && *address < end.0)
+    /// The lowest address of a symbol above one: nothing tells sizes.
+    pub(crate) fn next_above(&self, address: GuestVirt) -> Option<GuestVirt> {
+        let above = self.addresses.iter().filter(|other| address.0 < **other);
+        above.min().copied().map(GuestVirt)
     }
 
     /// Adds a symbol; `None` if there are too many, or its name is empty or too long.
@@ -278,7 +279,10 @@ fn decode_addresses(
             .enumerate()
             .map(|(index, offset)| own(index).wrapping_add_signed(offset.into()))
             .collect();
-        return proof.holds(&addresses).then_some(addresses);
+        // Code comes before the tables.
+        let before = table.0.wrapping_sub(addresses[proof.index]);
+        let fits = (1..MAX_IMAGE).contains(&before) && proof.holds(&addresses);
+        return fits.then_some(addresses);
     };
     let base = memory.read_u64(base)?;
     if !is_in_image(base) {
@@ -358,8 +362,8 @@ mod test {
         assert_eq!(symbols.address("symbol_299"), Some(GuestVirt(BASE + 299 * 16)));
         assert_eq!(symbols.address("symbol_300"), None);
         assert_eq!(symbols.address(""), None);
-        assert!(symbols.has_between(GuestVirt(BASE), GuestVirt(BASE + 17)));
-        assert!(!symbols.has_between(GuestVirt(BASE), GuestVirt(BASE + 16)));
+        assert_eq!(symbols.next_above(GuestVirt(BASE)), Some(GuestVirt(BASE + 16)));
+        assert_eq!(symbols.next_above(GuestVirt(BASE + 299 * 16)), None);
     }
 
     #[test]

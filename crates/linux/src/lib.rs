@@ -8,11 +8,15 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod cpus;
 mod fields;
 pub mod files;
 pub mod kallsyms;
+mod kallsyms_search;
+pub mod kernel;
 pub mod mappings;
 pub mod memory;
+pub mod modules;
 pub mod page_cache;
 pub mod paging;
 pub mod tasks;

@@ -49,9 +49,14 @@ impl Ram {
     }
 
     pub(crate) fn write(&mut self, address: u64, bytes: &[u8]) {
-        for (address, byte) in (address..).zip(bytes) {
-            let page = self.pages.entry(address / PAGE as u64).or_insert([0; PAGE]);
-            page[usize::try_from(address).unwrap() % PAGE] = *byte;
+        let (mut address, mut rest) = (address, bytes);
+        while !rest.is_empty() {
+            let (page, offset) = split(address);
+            let (now, later) = rest.split_at(rest.len().min(PAGE - offset));
+            let page = self.pages.entry(page).or_insert([0; PAGE]);
+            page[offset..offset + now.len()].copy_from_slice(now);
+            rest = later;
+            address += now.len() as u64;
         }
     }
 
@@ -124,14 +129,24 @@ impl Ram {
     }
 }
 
+/// The number of an address's page, and the offset in it.
+fn split(address: u64) -> (u64, usize) {
+    (address / PAGE as u64, usize::try_from(address).unwrap() % PAGE)
+}
+
 impl PhysicalMemory for Ram {
     fn read(&self, address: GuestPhys, buffer: &mut [u8]) -> Option<()> {
         let end = address.0.checked_add(buffer.len() as u64)?;
         let in_range = |range: &&PhysicalRange| range.start.0 <= address.0 && end <= range.end().0;
         self.ranges.iter().find(in_range)?;
-        for (address, byte) in (address.0..).zip(buffer) {
-            let page = self.pages.get(&(address / PAGE as u64))?;
-            *byte = page[usize::try_from(address).ok()? % PAGE];
+        let (mut address, mut rest) = (address.0, buffer);
+        while !rest.is_empty() {
+            let (page, offset) = split(address);
+            let bytes = rest.len().min(PAGE - offset);
+            let (now, later) = rest.split_at_mut(bytes);
+            now.copy_from_slice(&self.pages.get(&page)?[offset..offset + bytes]);
+            rest = later;
+            address += bytes as u64;
         }
         Some(())
     }

@@ -4,6 +4,8 @@
 //! The page of a kernel that ran before stays in RAM, and a guest can write as many as it likes: none is believed
 //! before `prove` has found what it says by two ways.
 
+use std::ops::Range;
+
 use model::{GuestPhys, GuestVirt};
 
 use crate::memory::{KernelMemory, PAGE_BYTES, PhysicalMemory};
@@ -108,7 +110,7 @@ pub(crate) fn text_before_nul(bytes: &[u8]) -> Option<String> {
 pub fn find_candidates(memory: &dyn PhysicalMemory) -> Vec<VmcoreInfo> {
     let mut found = Vec::new();
     let mut buffer = vec![0; usize::try_from(STEP).unwrap_or_default()];
-    for_each_chunk(memory, &mut buffer, 0, |_, chunk| {
+    for_each_chunk(memory, &ALL, &mut buffer, 0, |_, chunk| {
         let pages = chunk.chunks(usize::try_from(PAGE_BYTES).unwrap_or(usize::MAX));
         found.extend(pages.filter(|page| page.starts_with(BEGIN)).filter_map(parse));
         found.len() < MAX_CANDIDATES
@@ -117,17 +119,22 @@ pub fn find_candidates(memory: &dyn PhysicalMemory) -> Vec<VmcoreInfo> {
     found
 }
 
-/// Reads all memory that is there, in pieces of up to `buffer`'s size. Pieces of one stretch share their last `overlap`
+/// All physical addresses.
+pub(crate) const ALL: Range<u64> = 0..u64::MAX;
+
+/// Reads the memory that is there, in pieces of up to `buffer`'s size. Pieces of one stretch share their last `overlap`
 /// bytes. Ends when `visit` returns false.
 pub(crate) fn for_each_chunk(
     memory: &dyn PhysicalMemory,
+    within: &Range<u64>,
     buffer: &mut [u8],
     overlap: u64,
     mut visit: impl FnMut(GuestPhys, &[u8]) -> bool,
 ) {
-    let mut at = GuestPhys(0);
+    let mut at = GuestPhys(within.start);
     while let Some(start) = memory.next_present(at).filter(|start| start.0 >= at.0) {
-        let Some(end) = end_of_range(memory, start) else { return };
+        let end = end_of_range(memory, start).map(|end| end.min(within.end));
+        let Some(end) = end.filter(|end| start.0 < *end) else { return };
         let step = (buffer.len() as u64).min(end - start.0);
         let read = read_present(memory, start, &mut buffer[..usize::try_from(step).unwrap_or(0)]);
         if read > 0 && !visit(start, &buffer[..read]) {
@@ -329,7 +336,7 @@ mod test {
         }
         ram.remove_page(0x4000);
         let mut chunks = Vec::new();
-        for_each_chunk(&ram, &mut [0; 0x2000], 0x1000, |start, chunk| {
+        for_each_chunk(&ram, &ALL, &mut [0; 0x2000], 0x1000, |start, chunk| {
             chunks.push((start.0, chunk.len()));
             true
         });
