@@ -12,6 +12,7 @@ pub mod disks;
 pub mod identity;
 pub mod machine;
 pub mod numa;
+pub mod open_file;
 pub mod processes;
 pub mod procfs;
 pub mod quotas;

@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod cpus;
+pub mod elf;
 mod fields;
 pub mod files;
 pub mod kallsyms;

@@ -2,35 +2,20 @@
 //! while it is read is an error, not a signal.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use api::guest::{FunctionSymbol, MAX_ANSWER_BYTES, MAX_SYMBOLS};
-use object::elf::{
-    FileHeader32, FileHeader64, NT_GNU_BUILD_ID, PT_LOAD, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB,
-    STT_FUNC, STT_GNU_IFUNC,
-};
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
-use object::{Endianness, FileKind, ReadCache, ReadRef, StringTable};
+use host::open_file::OpenFile;
+use linux::elf::{Bytes, Headers, ReadAt, for_each_function};
 use rustix::fs::OFlags;
 
 /// Larger files are not read.
 pub(crate) const MAX_FILE_BYTES: u64 = 512 << 20;
 
-/// What is read of an ELF file.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Elf {
-    build_id: Vec<u8>,
-    functions: Vec<FunctionSymbol>,
-}
-
-/// How much of an ELF file to read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Read {
-    BuildId,
-    Functions,
-}
+/// Headers and notes take less.
+const MAX_BUILD_ID_BYTES: u64 = 32 << 20;
 
 /// Why a file's functions can't be read.
 #[derive(Debug, thiserror::Error)]
@@ -45,17 +30,18 @@ pub(crate) enum ElfError {
     NotRegular,
     #[error("larger than {} MiB", .0 >> 20)]
     TooLarge(u64),
-    #[error("not an ELF file")]
-    NotElf,
     #[error("{0}")]
-    Damaged(#[from] object::Error),
+    NotElf(String),
+    /// Nothing could be read but the headers.
+    #[error("{0}")]
+    Missing(&'static str),
 }
 
 /// Reads the GNU build id of the file at `path`; `None` if it has none or is no ELF file.
 pub(crate) fn read_build_id(path: &Path) -> Option<Vec<u8>> {
-    let cache = ReadCache::new(open(path, MAX_FILE_BYTES).ok()?);
-    let build_id = parse(&cache, Read::BuildId).ok()?.build_id;
-    (!build_id.is_empty()).then_some(build_id)
+    let file = open(path, MAX_FILE_BYTES).ok()?;
+    let headers = Headers::read(&Bytes::new(&OpenFile::new(&file).ok()?, MAX_BUILD_ID_BYTES));
+    Some(headers.ok()?.build_id?.bytes().to_vec())
 }
 
 /// Reads the function symbols of the file at `path`, if it has the build id `expected` (when given) and at most so many bytes.
@@ -64,19 +50,15 @@ pub(crate) fn read_functions(
     expected: &[u8],
     most_bytes: u64,
 ) -> Result<Vec<FunctionSymbol>, ElfError> {
-    let cache = ReadCache::new(open(path, most_bytes)?);
-    if !expected.is_empty() && expected != parse(&cache, Read::BuildId)?.build_id {
-        return Err(ElfError::Replaced);
-    }
-    Ok(parse(&cache, Read::Functions)?.functions)
+    functions(&OpenFile::new(&open(path, most_bytes)?)?, expected)
 }
 
 /// The function symbols of an ELF image in memory (the vDSO).
 pub(crate) fn functions_of_image(image: &[u8]) -> Result<Vec<FunctionSymbol>, ElfError> {
-    Ok(parse(image, Read::Functions)?.functions)
+    functions(&image, &[])
 }
 
-fn open(path: &Path, most_bytes: u64) -> Result<BufReader<File>, ElfError> {
+fn open(path: &Path, most_bytes: u64) -> Result<File, ElfError> {
     // Whatever the path leads to by now is not waited for.
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -87,107 +69,33 @@ fn open(path: &Path, most_bytes: u64) -> Result<BufReader<File>, ElfError> {
     if most_bytes < metadata.len() {
         return Err(ElfError::TooLarge(most_bytes));
     }
-    Ok(BufReader::new(file))
+    Ok(file)
 }
 
-fn parse<'data>(data: impl ReadRef<'data>, read: Read) -> Result<Elf, ElfError> {
-    let elf = match FileKind::parse(data) {
-        Ok(FileKind::Elf64) => parse_class::<FileHeader64<Endianness>>(data, read),
-        Ok(FileKind::Elf32) => parse_class::<FileHeader32<Endianness>>(data, read),
-        _ => return Err(ElfError::NotElf),
-    };
-    Ok(elf?)
-}
-
-fn parse_class<'data, H: FileHeader<Endian = Endianness>>(
-    data: impl ReadRef<'data>,
-    read: Read,
-) -> object::Result<Elf> {
-    let header = H::parse(data)?;
-    let endian = header.endian()?;
-    let mut elf = Elf::default();
-    let mut segments = Vec::new();
-    for program in header.program_headers(endian, data)? {
-        if program.p_type(endian) == PT_LOAD {
-            let (offset, size) = program.file_range(endian);
-            segments.push(Segment { address: program.p_vaddr(endian).into(), offset, size });
-        }
-        let Some(mut notes) = program.notes(endian, data)? else { continue };
-        while let Some(note) = notes.next()? {
-            if note.name() == b"GNU" && note.n_type(endian) == NT_GNU_BUILD_ID {
-                elf.build_id = note.desc().to_vec();
-            }
-        }
+fn functions(file: &dyn ReadAt, expected: &[u8]) -> Result<Vec<FunctionSymbol>, ElfError> {
+    let bytes = Bytes::new(file, 2 * MAX_FILE_BYTES);
+    let headers = Headers::read(&bytes).map_err(ElfError::NotElf)?;
+    let build_id = headers.build_id.as_ref().map_or(&[][..], |id| id.bytes());
+    if !expected.is_empty() && expected != build_id {
+        return Err(ElfError::Replaced);
     }
-    if read == Read::Functions {
-        elf.functions = functions(header, endian, data, &segments)?;
-    }
-    Ok(elf)
-}
-
-/// Functions of the full symbol table and of the dynamic one: a stripped library keeps the latter.
-fn functions<'data, H: FileHeader<Endian = Endianness>>(
-    header: &'data H,
-    endian: Endianness,
-    data: impl ReadRef<'data>,
-    segments: &[Segment],
-) -> object::Result<Vec<FunctionSymbol>> {
     let mut functions = Vec::new();
     // Names may overlap in the file: all of them together may be many times as long.
     let mut bytes_left = MAX_ANSWER_BYTES;
-    let sections = header.sections(endian, data)?;
-    for section in sections.iter() {
-        if !matches!(section.sh_type(endian), SHT_SYMTAB | SHT_DYNSYM) {
-            continue;
-        }
-        let symbols: &[H::Sym] = section.data_as_array(endian, data)?;
-        let names = sections.section(section.link(endian))?.data(endian, data)?;
-        // Read at once: a look into the file for each name would take ten times as long.
-        let names = StringTable::new(names, 0, names.len() as u64);
-        for symbol in symbols {
-            let Some(function) = function(symbol, endian, names, segments) else { continue };
-            let Some(rest) = bytes_left.checked_sub(function.name.len()) else { break };
-            bytes_left = rest;
-            functions.push(function);
-            if MAX_SYMBOLS <= functions.len() {
-                break;
-            }
-        }
+    let read = for_each_function(&bytes, &headers, &mut |offset, size, name| {
+        let Some(rest) = bytes_left.checked_sub(name.len()) else { return false };
+        bytes_left = rest;
+        functions.push(FunctionSymbol { offset, size, name: name.to_owned() });
+        functions.len() < MAX_SYMBOLS
+    });
+    if let Err(missing) = read
+        && functions.is_empty()
+    {
+        return Err(ElfError::Missing(missing));
     }
     functions.sort_by(|a, b| (a.offset, a.size, &a.name).cmp(&(b.offset, b.size, &b.name)));
     functions.dedup();
     Ok(functions)
-}
-
-fn function<S: Sym<Endian = Endianness>>(
-    symbol: &S,
-    endian: Endianness,
-    names: StringTable<'_>,
-    segments: &[Segment],
-) -> Option<FunctionSymbol> {
-    let is_function = matches!(symbol.st_type(), STT_FUNC | STT_GNU_IFUNC);
-    if !is_function || symbol.st_shndx(endian) == SHN_UNDEF {
-        return None;
-    }
-    let address = symbol.st_value(endian).into();
-    let offset = segments.iter().find_map(|segment| segment.file_offset(address))?;
-    let name = String::from_utf8_lossy(symbol.name(endian, names).ok()?).into_owned();
-    let size = symbol.st_size(endian).into();
-    (!name.is_empty()).then_some(FunctionSymbol { offset, size, name })
-}
-
-/// A loadable part of a file.
-struct Segment {
-    address: u64,
-    offset: u64,
-    size: u64,
-}
-
-impl Segment {
-    fn file_offset(&self, address: u64) -> Option<u64> {
-        let within = address.checked_sub(self.address)?;
-        (within < self.size).then(|| self.offset.wrapping_add(within))
-    }
 }
 
 #[cfg(test)]
@@ -252,7 +160,7 @@ mod test {
     fn what_is_no_elf_file_is_refused() {
         let check = |path: &str| read_functions(Path::new(path), &[], MAX_FILE_BYTES).unwrap_err();
         assert!(matches!(check("/nonexistent"), ElfError::Read(_)));
-        assert!(matches!(check("/proc/self/maps"), ElfError::NotElf));
+        assert!(matches!(check("/proc/self/maps"), ElfError::NotElf(_)));
         assert!(matches!(check("/dev/zero"), ElfError::NotRegular));
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");

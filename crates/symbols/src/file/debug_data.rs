@@ -2,10 +2,8 @@
 
 use std::io::Read;
 
+use linux::elf::{Bytes, NoBytes, Part};
 use lzma_rust2::XzReader;
-
-use super::bytes::{Bytes, NoBytes};
-use super::headers::Part;
 
 const MAX_COMPRESSED_BYTES: u64 = 8 << 20;
 const MAX_BYTES: u64 = 32 << 20;

@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, EndianSlice, LittleEndian, UnwindSection};
+use linux::elf::{Bytes, Headers, Part};
 
-use super::bytes::Bytes;
-use super::headers::{Headers, Part};
 use super::wanted::Wanted;
 use crate::Function;
 
@@ -90,7 +89,7 @@ mod test {
     }
 
     fn names(section: &[u8], addresses: &[u64]) -> Vec<(u64, u64, String)> {
-        let bytes = Bytes::new(&section, 1 << 20).unwrap();
+        let bytes = Bytes::new(&section, 1 << 20);
         let part = Part { address: SECTION.into(), range: (0, section.len() as u64) };
         let stubs = vec![Part { address: 0x3000, range: (0, 0x20) }];
         let headers =

@@ -10,8 +10,8 @@
 //!   description:   entry, offset of its name (4 bytes), ...
 //! ```
 
-use super::bytes::{Bytes, NoBytes, Window};
-use super::headers::Headers;
+use linux::elf::{Bytes, Headers, NoBytes, Window};
+
 use super::wanted::Wanted;
 use crate::Function;
 
@@ -146,7 +146,7 @@ fn number(window: Window<'_>, at: u64, size: u64) -> Result<u64, NoBytes> {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::file::headers::Part;
+    use linux::elf::Part;
 
     const MAGICS: [u32; 4] = [GO_1_2, GO_1_16, GO_1_18, GO_1_20];
     const TEXT: u64 = 0x40_1000;
@@ -192,7 +192,7 @@ mod test {
     }
 
     fn names(table: &[u8], addresses: &[u64], text: Option<Part>) -> Vec<(u64, u64, String)> {
-        let bytes = Bytes::new(&table, 1 << 20).unwrap();
+        let bytes = Bytes::new(&table, 1 << 20);
         let part = Part { address: 0, range: (0, table.len() as u64) };
         let headers = Headers { go_table: Some(part), text, ..Headers::default() };
         let mut wanted = Wanted::new(addresses);

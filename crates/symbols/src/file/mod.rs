@@ -11,11 +11,9 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-mod bytes;
 mod debug_data;
 mod frames;
 mod go;
-mod headers;
 mod open;
 mod perf_map;
 mod reader;
@@ -23,19 +21,15 @@ mod wanted;
 
 use std::fs::File;
 
+use host::open_file::OpenFile;
+use linux::elf::{Bytes, Headers, ReadAt, for_each_symbol};
 use model::BuildId;
-use object::LittleEndian;
-use object::elf::{SHN_UNDEF, STT_FUNC, STT_GNU_IFUNC, Sym32, Sym64};
-use object::pod::slice_from_bytes;
-use object::read::elf::Sym;
 
 pub use open::Place;
 pub use reader::SymbolReader;
 
 use crate::{Function, FunctionTable};
-use bytes::{Bytes, NoBytes, ReadAt};
-use headers::{Headers, SymbolTable};
-use wanted::{Candidate, Wanted};
+use wanted::Wanted;
 
 /// Most bytes that are read of one file. The largest programs (browsers) have symbol tables of some 50 MiB, without names.
 const MAX_READ_BYTES: u64 = 512 << 20;
@@ -43,12 +37,10 @@ const MAX_READ_BYTES: u64 = 512 << 20;
 /// Headers and notes take less.
 const MAX_BUILD_ID_BYTES: u64 = 32 << 20;
 
-/// Symbols that are read at once.
-const CHUNK: u64 = 4096;
-
 /// The build id of an open ELF file, if it has one.
 pub(crate) fn build_id(file: &File) -> Option<BuildId> {
-    let read = || Headers::read(&Bytes::new(file, MAX_BUILD_ID_BYTES).ok()?).ok()?.build_id;
+    let file = OpenFile::new(file).ok()?;
+    let read = || Headers::read(&Bytes::new(&file, MAX_BUILD_ID_BYTES)).ok()?.build_id;
     catch_panic::catch_panic(read)?
 }
 
@@ -76,7 +68,7 @@ impl FileNames {
         budget: &mut u64,
     ) -> Result<Self, String> {
         let limit = (*budget).min(MAX_READ_BYTES);
-        let bytes = Bytes::new(file, limit).map_err(|error| error.to_string())?;
+        let bytes = Bytes::new(file, limit);
         let names = catch_panic::catch_panic(|| read(&bytes, debug, expected, offsets));
         *budget = budget.saturating_sub(limit.saturating_sub(bytes.left()));
         names.ok_or("not a sound ELF file")?
@@ -136,7 +128,7 @@ fn add_debug_symbols(
     wanted: &mut Wanted<'_>,
 ) {
     let mut add = |file: &dyn ReadAt, is_it: &dyn Fn(&Headers) -> bool| {
-        let Ok(bytes) = Bytes::new(file, MAX_READ_BYTES) else { return };
+        let bytes = Bytes::new(file, MAX_READ_BYTES);
         let Ok(headers) = Headers::read(&bytes) else { return };
         if is_it(&headers) {
             add_symbols(&bytes, &headers, wanted);
@@ -154,67 +146,27 @@ fn add_debug_symbols(
 /// Functions of the full symbol table and of the dynamic one: a stripped library keeps the latter.
 fn add_symbols(bytes: &Bytes<'_>, headers: &Headers, wanted: &mut Wanted<'_>) {
     for table in &headers.symbol_tables {
-        let read = if headers.is_64_bit {
-            add_table::<Sym64<LittleEndian>>(bytes, table, wanted)
-        } else {
-            add_table::<Sym32<LittleEndian>>(bytes, table, wanted)
-        };
+        let mut candidates = wanted.candidates();
+        let read = for_each_symbol(bytes, headers, table, &mut |symbol| candidates.push(symbol));
+        wanted.add(candidates, bytes.window(table.names));
         wanted.is_cut |= read.is_err();
     }
 }
 
-fn add_table<S: Sym<Endian = LittleEndian>>(
-    bytes: &Bytes<'_>,
-    table: &SymbolTable,
-    wanted: &mut Wanted<'_>,
-) -> Result<(), NoBytes> {
-    let symbols = bytes.window(table.symbols);
-    let entry_bytes = size_of::<S>() as u64;
-    let missing = symbols.size < table.symbols.1;
-    let n = symbols.size.checked_div(entry_bytes).unwrap_or_default();
-    let mut candidates = wanted.candidates();
-    let mut read = if missing { Err(NoBytes) } else { Ok(()) };
-    for first in (0..n).step_by(usize::try_from(CHUNK).unwrap_or(usize::MAX)) {
-        let count = n.saturating_sub(first).min(CHUNK);
-        let count = usize::try_from(count).unwrap_or_default();
-        let mut chunk = vec![0; count.saturating_mul(size_of::<S>())];
-        if symbols.fill(first.saturating_mul(entry_bytes), &mut chunk).is_err() {
-            read = Err(NoBytes);
-            break;
-        }
-        let Ok((symbols, _)) = slice_from_bytes::<S>(&chunk, count) else { break };
-        symbols.iter().filter_map(candidate).for_each(|candidate| candidates.push(candidate));
-    }
-    wanted.add(candidates, bytes.window(table.names));
-    read
-}
-
-/// A function that is in the file. Its section does not matter: tools that rearrange programs leave wrong ones.
-fn candidate<S: Sym<Endian = LittleEndian>>(symbol: &S) -> Option<Candidate> {
-    let is_function = matches!(symbol.st_type(), STT_FUNC | STT_GNU_IFUNC);
-    (is_function && symbol.st_shndx(LittleEndian) != SHN_UNDEF).then(|| Candidate {
-        start: symbol.st_value(LittleEndian).into(),
-        size: symbol.st_size(LittleEndian).into(),
-        name: symbol.st_name(LittleEndian).into(),
-    })
-}
-
 #[cfg(test)]
 mod test {
-    use std::io;
-
     use super::*;
 
     /// A file that was cut short after its size was requested.
     struct Short(Vec<u8>, usize);
 
     impl ReadAt for Short {
-        fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<()> {
+        fn read_at(&self, at: u64, buffer: &mut [u8]) -> Option<()> {
             (&self.0[..self.1]).read_at(at, buffer)
         }
 
-        fn n_bytes(&self) -> io::Result<u64> {
-            Ok(self.0.len() as u64)
+        fn n_bytes(&self) -> u64 {
+            self.0.len() as u64
         }
     }
 

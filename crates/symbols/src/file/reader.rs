@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 
 use api::symbols::{FileFormat, FileFunctions, MAX_FUNCTIONS, SymbolAnswer, SymbolQuestion};
+use host::open_file::OpenFile;
 use model::BuildId;
 use sandbox::Parser;
 
@@ -53,9 +54,12 @@ impl Parser for SymbolReader {
                 let functions = match format {
                     FileFormat::Elf { build_id } => {
                         let expected = build_id.as_deref().and_then(BuildId::new);
-                        let debug = files.get(1).map(|debug| *debug as _);
-                        FileNames::read(*file, debug, expected.as_ref(), places, &mut left)
-                            .map(|names| self.elf_functions(&names, places))
+                        let debug = files.get(1).and_then(|debug| OpenFile::new(debug).ok());
+                        let debug = debug.as_ref().map(|debug| debug as _);
+                        OpenFile::new(file).map_err(|error| error.to_string()).and_then(|file| {
+                            FileNames::read(&file, debug, expected.as_ref(), places, &mut left)
+                                .map(|names| self.elf_functions(&names, places))
+                        })
                     }
                     FileFormat::PerfMap => {
                         let table = perf_map::read(*file, places, &mut left);

@@ -1,7 +1,8 @@
 //! Of all functions of a file, those that wanted addresses lie in: what is kept of a file is bounded by the request,
 //! not by what the file has.
 
-use super::bytes::Window;
+use linux::elf::{Symbol, Window};
+
 use crate::Function;
 use crate::table::MAX_GUESSED_SIZE;
 
@@ -21,23 +22,13 @@ pub(crate) struct Wanted<'a> {
     pub(crate) is_cut: bool,
 }
 
-/// A function of one table, its name not read yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Candidate {
-    pub(crate) start: u64,
-    /// Bytes; 0 if unknown.
-    pub(crate) size: u64,
-    /// Where its name is, in the table's names.
-    pub(crate) name: u64,
-}
-
 /// Candidates of one table.
 pub(crate) struct Candidates<'a> {
     addresses: &'a [u64],
-    around: Vec<Candidate>,
+    around: Vec<Symbol>,
     /// For each address, the last function that begins between the address before it and itself: a function of unknown
     /// size reaches no further.
-    before: Vec<Option<Candidate>>,
+    before: Vec<Option<Symbol>>,
     is_cut: bool,
 }
 
@@ -61,7 +52,7 @@ impl<'a> Wanted<'a> {
     pub(crate) fn add(&mut self, candidates: Candidates<'_>, names: Window<'_>) {
         self.is_cut |= candidates.is_cut;
         let before = candidates.before.into_iter().flatten();
-        for Candidate { start, size, name } in candidates.around.into_iter().chain(before) {
+        for Symbol { start, size, name } in candidates.around.into_iter().chain(before) {
             if let Ok(name) = names.string(name) {
                 self.push(Function { offset: start, size, name });
             }
@@ -86,8 +77,8 @@ impl<'a> Wanted<'a> {
 
 impl Candidates<'_> {
     /// Keeps the function if a wanted address may lie in it.
-    pub(crate) fn push(&mut self, candidate: Candidate) {
-        let Candidate { start, size, .. } = candidate;
+    pub(crate) fn push(&mut self, candidate: Symbol) {
+        let Symbol { start, size, .. } = candidate;
         let index = self.addresses.partition_point(|address| *address < start);
         let Some(first) = self.addresses.get(index) else { return };
         let size = if size == 0 { MAX_GUESSED_SIZE } else { size };
