@@ -38,7 +38,7 @@ const LAYOUT: Layout = Layout {
     thread_head: 0x8,
     pgd: 0x18,
 };
-const BASE: u64 = 0xffff_8880_0000_0000;
+pub(super) const BASE: u64 = 0xffff_8880_0000_0000;
 
 /// An ELF file, read from memory as the vDSO is, and from a file.
 fn elf(bytes: &[u8]) {
@@ -68,7 +68,7 @@ fn log(bytes: &[u8]) {
 }
 
 /// A kernel's memory, which changes while it is read, or is a hostile guest's.
-struct Memory<'a>(&'a [u8]);
+pub(super) struct Memory<'a>(pub(super) &'a [u8]);
 
 impl KernelMemory for Memory<'_> {
     fn read(&self, address: GuestVirt, buffer: &mut [u8]) -> Option<()> {
@@ -83,7 +83,7 @@ fn walk(bytes: &[u8]) {
     assert!(processes.len() <= bytes.len());
 }
 
-fn seed_programs() -> Vec<Vec<u8>> {
+pub(super) fn seed_programs() -> Vec<Vec<u8>> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds/elf");
     let files = std::fs::read_dir(folder).expect("it is in the repository").flatten();
     files.map(|file| std::fs::read(file.path()).expect("it is in the repository")).collect()

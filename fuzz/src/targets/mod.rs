@@ -6,6 +6,7 @@ mod fleet;
 mod guests;
 mod host;
 mod inside;
+mod kernel;
 mod lab;
 mod vms;
 
@@ -44,6 +45,7 @@ pub(crate) fn all() -> Vec<Target> {
         fleet::targets(),
         host::targets(),
         inside::targets(),
+        kernel::targets(),
         lab::targets(),
         vms::targets(),
     ];
