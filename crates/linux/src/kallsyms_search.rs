@@ -25,7 +25,7 @@ const TOKENS: usize = 256;
 /// Bytes that are read at once in the search.
 const STEP: usize = 1 << 20;
 /// Most digits, and most tables of tokens, that are looked at: a guest can fill its memory with them.
-const MAX_DIGITS: usize = 1 << 16;
+const MAX_DIGITS: usize = 1 << 12;
 const MAX_TABLES: usize = 16;
 /// Bytes before the tokens in which the markers are: those of 2^20 symbols, and their order by name.
 const MARKERS_WITHIN: usize = 4 << 20;

@@ -138,8 +138,8 @@ impl Kernel {
         self.layout.address_space(memory)
     }
 
-    /// Whether this boot of the kernel still runs: a few reads. A kernel without KASLR that boots anew is told from the
-    /// former one by its random number only.
+    /// Whether this boot of the kernel still runs: a few reads. A kernel without KASLR that boots anew differs
+    /// from the former one by its random number only.
     #[must_use]
     pub fn is_same_boot(&self, memory: &dyn PhysicalMemory) -> bool {
         let space = self.address_space(memory);
