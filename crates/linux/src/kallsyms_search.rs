@@ -9,14 +9,12 @@
 //! and has its start. Markers, names of 256 symbols a marker, and the count before them fit each other only where they are.
 //! Each starts at a multiple of 8; since 7.0 of 4. What was found may still be of a kernel that ran before, or forged.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use memchr::memmem::Finder;
 use model::{GuestPhys, GuestVirt};
 
-use crate::kallsyms::{
-    MAX_NAME, MAX_SYMBOLS, Symbols, Tokens, decode_first, read_length, read_text,
-};
+use crate::kallsyms::{MAX_SYMBOLS, Symbols, Tokens, decode_first, read_length, read_text};
 use crate::memory::{BlockReader, KernelMemory, PAGE_BYTES, PhysicalMemory};
 use crate::vmcoreinfo::{KallsymsSymbols, for_each_chunk};
 
@@ -26,16 +24,20 @@ const FIRST_DIGIT: usize = b'0' as usize;
 const TOKENS: usize = 256;
 /// Bytes that are read at once in the search.
 const STEP: usize = 1 << 20;
-/// Most tables of tokens that are looked at: a guest can fill its memory with them.
-const MAX_HITS: usize = 16;
+/// Most digits, and most tables of tokens, that are looked at: a guest can fill its memory with them.
+const MAX_DIGITS: usize = 1 << 12;
+const MAX_TABLES: usize = 16;
 /// Bytes before the tokens in which the markers are: those of 2^20 symbols, and their order by name.
 const MARKERS_WITHIN: usize = 4 << 20;
 /// Symbols of one marker.
 const GROUP: usize = 256;
 /// Most places for names that are looked at for one table of tokens.
 const MAX_PLACES: usize = 1 << 22;
-/// Most bytes of the names of one marker.
-const MAX_GROUP_BYTES: u32 = 256 * (MAX_NAME as u32 + 2);
+/// What is done more seldom than for each place counts as so many.
+const PLACES_OF_MARKERS: usize = 4096;
+const PLACES_OF_NAMES: usize = 256;
+/// Fewest and most bytes of the names of one marker: each has a length, and up to `MAX_NAME` bytes.
+const GROUP_BYTES: RangeInclusive<u32> = 2 * 256..=256 * 514;
 
 /// Tables that were found, decoded.
 #[derive(Debug)]
@@ -54,7 +56,7 @@ pub(crate) fn search(
     mut accept: impl FnMut(Found) -> bool,
 ) {
     let finder = Finder::new(DIGITS);
-    let (mut hits, mut last) = (0, None);
+    let (mut hits, mut tables, mut last) = (0, 0, None);
     for_each_chunk(memory, within, &mut vec![0; STEP], PAGE_BYTES, |start, chunk| {
         for offset in finder.find_iter(chunk) {
             let digits = start.0 + offset as u64;
@@ -64,8 +66,11 @@ pub(crate) fn search(
             }
             last = Some(digits);
             hits += 1;
-            let found = decode_at(&Physical(memory), digits);
-            if found.is_some_and(&mut accept) || hits == MAX_HITS {
+            let memory = Physical(memory);
+            let tokens = find_tokens(&memory, digits);
+            tables += usize::from(tokens.is_some());
+            let found = tokens.and_then(|tokens| decode_at(&memory, tokens));
+            if found.is_some_and(&mut accept) || hits == MAX_DIGITS || tables == MAX_TABLES {
                 return false;
             }
         }
@@ -82,8 +87,8 @@ impl KernelMemory for Physical<'_> {
     }
 }
 
-fn decode_at(memory: &Physical<'_>, digits: u64) -> Option<Found> {
-    let (token_table, token_index) = find_tokens(memory, digits)?;
+/// Decodes what is around a table of tokens and its index.
+fn decode_at(memory: &Physical<'_>, (token_table, token_index): (u64, u64)) -> Option<Found> {
     let (num_syms, names) = find_names(memory, token_table)?;
     let count = u64::from(memory.read_u32(GuestVirt(num_syms))?);
     let at = |address: u64| Some(GuestVirt(address));
@@ -145,6 +150,7 @@ fn find_names(memory: &Physical<'_>, token_table: u64) -> Option<(u64, u64)> {
     let words: Vec<u32> =
         window.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
     let start = token_table - window.len() as u64;
+    let mut reader = BlockReader::new(memory);
     let mut places = 0;
     for index in (0..words.len().saturating_sub(1)).rev() {
         let markers = &words[index..];
@@ -152,7 +158,8 @@ fn find_names(memory: &Physical<'_>, token_table: u64) -> Option<(u64, u64)> {
         let address = start + 4 * index as u64;
         // What follows the markers may look like one more.
         for count in [count, count.saturating_sub(1)].into_iter().filter(|count| 1 < *count) {
-            let found = find_names_before(memory, address, &markers[..count], &mut places);
+            let markers = &markers[..count];
+            let found = find_names_before(memory, address, markers, &mut reader, &mut places);
             if found.is_some() || places > MAX_PLACES {
                 return found;
             }
@@ -168,7 +175,7 @@ fn count_markers(words: &[u32]) -> usize {
     }
     let is_step = |pair: &&[u32]| {
         let step = pair[1].checked_sub(pair[0]);
-        step.is_some_and(|step| (2 * GROUP as u32..=MAX_GROUP_BYTES).contains(&step))
+        step.is_some_and(|step| GROUP_BYTES.contains(&step))
     };
     1 + words.windows(2).take(MAX_SYMBOLS / GROUP).take_while(is_step).count()
 }
@@ -179,11 +186,13 @@ fn find_names_before(
     memory: &Physical<'_>,
     markers_at: u64,
     markers: &[u32],
+    reader: &mut BlockReader<'_>,
     places: &mut usize,
 ) -> Option<(u64, u64)> {
+    *places += PLACES_OF_MARKERS;
     let last = u64::from(*markers.last()?);
     let highest = markers_at.checked_sub(last)?;
-    let window = read_before(memory, highest, MAX_GROUP_BYTES as usize + 16);
+    let window = read_before(memory, highest, *GROUP_BYTES.end() as usize + 16);
     let word = |offset: usize| {
         let bytes = window.get(offset..offset + 4)?;
         Some(u32::from_le_bytes(bytes.try_into().ok()?))
@@ -200,22 +209,24 @@ fn find_names_before(
             count <= MAX_SYMBOLS && count.div_ceil(GROUP) == markers.len()
         };
         let mut sizes = [8, 4].into_iter().filter(|bytes| before(*bytes).is_some_and(is_right));
-        if let Some(bytes) = sizes.next()
-            && names_fit(memory, names, markers)
-        {
+        let Some(bytes) = sizes.next() else { continue };
+        *places += PLACES_OF_NAMES;
+        if names_fit(reader, names, markers) {
             return Some((names - bytes, names));
+        }
+        if MAX_PLACES < *places {
+            break;
         }
     }
     None
 }
 
 /// Whether names from an address on end where the first markers say.
-fn names_fit(memory: &Physical<'_>, names: u64, markers: &[u32]) -> bool {
-    let mut reader = BlockReader::new(memory);
+fn names_fit(reader: &mut BlockReader<'_>, names: u64, markers: &[u32]) -> bool {
     let mut at = names;
     markers.iter().skip(1).take(4).all(|marker| {
         for _ in 0..GROUP {
-            let Some((length, start)) = read_length(&mut reader, at) else { return false };
+            let Some((length, start)) = read_length(reader, at) else { return false };
             at = start + length as u64;
         }
         at == names + u64::from(*marker)

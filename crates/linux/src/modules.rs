@@ -16,6 +16,8 @@ const MAX_MODULES: usize = 4096;
 const NAME_BYTES: usize = 56;
 /// `MODULE_STATE_UNFORMED`: it is being loaded, and its symbols are not there yet.
 const UNFORMED: u32 = 3;
+/// Most bytes of all modules' names.
+const MAX_TEXT: u64 = 64 << 20;
 /// Bytes of an `Elf64_Sym`.
 const SYMBOL_BYTES: usize = 24;
 
@@ -44,7 +46,7 @@ pub struct KernelModule {
     pub name: String,
     /// Where its code is.
     pub text: Range<u64>,
-    /// In the order of its table.
+    /// In the order of its table. `/proc/kallsyms` shows the kinds of those that it exports by capitals instead.
     pub symbols: Symbols,
 }
 
@@ -56,18 +58,22 @@ pub fn read_modules(
     layout: &ModuleLayout,
 ) -> Vec<KernelModule> {
     let mut modules = Vec::new();
-    let mut symbols_left = MAX_SYMBOLS;
+    let mut budget = Budget { symbols: MAX_SYMBOLS, text: MAX_TEXT };
     let mut at = list;
     for _ in 0..MAX_MODULES {
         let Some(next) = read_next(memory, at).filter(|next| *next != list) else { break };
         at = next;
         let module = next.0.wrapping_sub(layout.list);
-        if let Some(module) = read_module(memory, module, layout, symbols_left) {
-            symbols_left -= module.symbols.len();
-            modules.push(module);
-        }
+        modules.extend(read_module(memory, module, layout, &mut budget));
     }
     modules
+}
+
+/// What may still be read of all modules together.
+struct Budget {
+    symbols: usize,
+    /// Bytes of the names.
+    text: u64,
 }
 
 /// The next element of a list; `None` if that doesn't link back.
@@ -81,7 +87,7 @@ fn read_module(
     memory: &dyn KernelMemory,
     module: u64,
     layout: &ModuleLayout,
-    symbols_left: usize,
+    budget: &mut Budget,
 ) -> Option<KernelModule> {
     let field = |offset: u64| GuestVirt(module.wrapping_add(offset));
     if memory.read_u32(field(layout.state))? == UNFORMED {
@@ -95,7 +101,7 @@ fn read_module(
     let text = start..start.checked_add(u64::from(bytes))?;
     let table = memory.read_u64(field(layout.kallsyms))?;
     // Names of code are worth less than the code's owner: a module without symbols has its range.
-    let symbols = read_symbols(memory, table, layout, symbols_left).unwrap_or_default();
+    let symbols = read_symbols(memory, table, layout, budget).unwrap_or_default();
     Some(KernelModule { name, text, symbols })
 }
 
@@ -103,13 +109,11 @@ fn read_symbols(
     memory: &dyn KernelMemory,
     table: u64,
     layout: &ModuleLayout,
-    symbols_left: usize,
+    budget: &mut Budget,
 ) -> Option<Symbols> {
     let field = |offset: u64| GuestVirt(table.wrapping_add(offset));
     let count = usize::try_from(memory.read_u32(field(layout.num_symtab))?).ok()?;
-    if symbols_left < count {
-        return None;
-    }
+    budget.symbols = budget.symbols.checked_sub(count)?;
     let symtab = memory.read_u64(field(layout.symtab))?;
     let strtab = memory.read_u64(field(layout.strtab))?;
     let typetab = memory.read_u64(field(layout.typetab))?;
@@ -120,9 +124,13 @@ fn read_symbols(
 
     let mut reader = BlockReader::new(memory);
     let mut symbols = Symbols::default();
+    let mut before = 0;
     for (entry, kind) in entries.as_chunks::<SYMBOL_BYTES>().0.iter().zip(kinds) {
         let name_offset = u32::from_le_bytes(*entry.first_chunk()?);
         let address = u64::from_le_bytes(*entry[8..].first_chunk()?);
+        // Names are in the order of their symbols once a module is loaded, so that each is read once.
+        budget.text = budget.text.checked_sub(name_offset.checked_sub(before)?.into())?;
+        before = name_offset;
         let name = strtab.checked_add(u64::from(name_offset))?;
         let Some(name) = read_text(&mut reader, GuestVirt(name)) else { continue };
         // The first entry has no name, nor have sections'.
@@ -159,8 +167,11 @@ mod test {
         typetab: 24,
     };
 
+    /// A module's name, state, and symbols.
+    type Module<'m> = (&'m str, u32, &'m [(&'m str, u64)]);
+
     /// Modules at every page behind the first.
-    fn ram_with(modules: &[(&str, u32, &[(&str, u64)])]) -> Ram {
+    fn ram_with(modules: &[Module<'_>]) -> Ram {
         let mut ram = Ram::new(&[(0, 0x1000_0000)]);
         ram.map_range(ROOT, PagingLevels::Four, MODULES, PHYSICAL, 0x1_0000);
         ram.write(PHYSICAL, &[0; 0x1_0000]);
@@ -231,6 +242,17 @@ mod test {
         let modules = read(&ram);
         assert_eq!(modules[0].name, "xfs");
         assert!(modules[0].symbols.is_empty());
+    }
+
+    #[test]
+    fn names_are_read_in_their_order() {
+        for (offset, count) in [(u32::MAX, 1), (0, 2)] {
+            let mut ram = ram_with(&[("xfs", 0, XFS)]);
+            // The second symbol's name, or the third's.
+            ram.write(PHYSICAL + 0x1200 + 24 * count, &u32::to_le_bytes(offset));
+            let modules = read(&ram);
+            assert!(modules[0].symbols.is_empty(), "{offset}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use model::{GuestPhys, GuestVirt};
 
-use crate::memory::{KernelMemory, PAGE_BYTES, PhysicalMemory};
+use crate::memory::{KernelMemory, PAGE_BYTES, PhysicalMemory, PhysicalRange};
 use crate::paging::{AddressSpace, PagingLevels};
 
 /// First virtual address of the kernel's image, before KASLR (`__START_KERNEL_map`).
@@ -17,8 +17,10 @@ pub const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
 const BEGIN: &[u8] = b"OSRELEASE=";
 /// Bytes that are read at once in the search.
 const STEP: u64 = 1 << 20;
+/// Bytes of a range's beginning that are searched before all else.
+const HEAD: u64 = 64 << 20;
 /// Most pages that are tried: a guest can fill its memory with them.
-const MAX_CANDIDATES: usize = 64;
+const MAX_CANDIDATES: usize = 1 << 16;
 /// Bytes of a field of `struct new_utsname`.
 pub(crate) const UTS_FIELD: usize = 65;
 /// `release` is its third field.
@@ -105,18 +107,38 @@ pub(crate) fn text_before_nul(bytes: &[u8]) -> Option<String> {
     is_text.then(|| String::from_utf8_lossy(text).into_owned())
 }
 
-/// Searches all memory for pages of VMCOREINFO. Each may be a stale or a forged one.
-#[must_use]
-pub fn find_candidates(memory: &dyn PhysicalMemory) -> Vec<VmcoreInfo> {
-    let mut found = Vec::new();
+/// Searches all memory for pages of VMCOREINFO until `accept` returns true, and returns how many there were. Each may be
+/// a stale or a forged one.
+pub fn search(memory: &dyn PhysicalMemory, mut accept: impl FnMut(VmcoreInfo) -> bool) -> usize {
+    let mut candidates = 0;
     let mut buffer = vec![0; usize::try_from(STEP).unwrap_or_default()];
-    for_each_chunk(memory, &ALL, &mut buffer, 0, |_, chunk| {
-        let pages = chunk.chunks(usize::try_from(PAGE_BYTES).unwrap_or(usize::MAX));
-        found.extend(pages.filter(|page| page.starts_with(BEGIN)).filter_map(parse));
-        found.len() < MAX_CANDIDATES
-    });
-    found.truncate(MAX_CANDIDATES);
-    found
+    let mut is_done = false;
+    for part in parts(memory) {
+        for_each_chunk(memory, &part, &mut buffer, 0, |_, chunk| {
+            let pages = chunk.chunks(usize::try_from(PAGE_BYTES).unwrap_or(usize::MAX));
+            for info in pages.filter(|page| page.starts_with(BEGIN)).filter_map(parse) {
+                candidates += 1;
+                is_done = accept(info) || candidates == MAX_CANDIDATES;
+                if is_done {
+                    break;
+                }
+            }
+            !is_done
+        });
+        if is_done {
+            break;
+        }
+    }
+    candidates
+}
+
+/// The beginnings of all ranges, then the rest. The kernel takes the page while it boots: in four of five boots
+/// it was within the first 32 MiB of the highest range.
+fn parts(memory: &dyn PhysicalMemory) -> impl Iterator<Item = Range<u64>> {
+    let ranges = memory.ranges();
+    let middle = |range: &PhysicalRange| range.end().0.min(range.start.0.saturating_add(HEAD));
+    let heads = ranges.iter().map(move |range| range.start.0..middle(range));
+    heads.chain(ranges.iter().map(move |range| middle(range)..range.end().0))
 }
 
 /// All physical addresses.
@@ -288,10 +310,20 @@ mod test {
         ram
     }
 
+    fn find_all(ram: &Ram) -> Vec<VmcoreInfo> {
+        let mut all = Vec::new();
+        let count = search(ram, |info| {
+            all.push(info);
+            false
+        });
+        assert_eq!(count, all.len());
+        all
+    }
+
     #[test]
     fn the_page_of_the_kernel_that_runs_is_proved() {
         let ram = two_kernels();
-        let candidates = find_candidates(&ram);
+        let candidates = find_all(&ram);
         let proved: Vec<_> = candidates
             .iter()
             .map(|info| (info.release.as_str(), info.layout.prove(&ram, &info.release)))
@@ -314,18 +346,25 @@ mod test {
     fn pages_that_are_absent_are_skipped() {
         let mut ram = two_kernels();
         ram.remove_page(PAGES[0]);
-        assert_eq!(find_candidates(&ram).len(), 1);
-        assert_eq!(find_candidates(&Ram::new(&[(0, 1 << 40)])), []);
-        assert_eq!(find_candidates(&Ram::new(&[])), []);
+        assert_eq!(find_all(&ram).len(), 1);
+        assert_eq!(find_all(&Ram::new(&[(0, 1 << 40)])), []);
+        assert_eq!(find_all(&Ram::new(&[])), []);
     }
 
     #[test]
-    fn no_more_than_some_pages_are_tried() {
-        let mut ram = Ram::new(&[(0, 0x1000_0000)]);
-        for page in 0..200 {
-            ram.write(page * PAGE_BYTES, PAGE.as_bytes());
+    fn beginnings_of_ranges_are_searched_first() {
+        let mut ram = Ram::new(&[(0x1000, 0x1000_0000), (0x1_0000_0000, 0x1000_0000)]);
+        let addresses = [0x800_0000, 0x1_0900_0000, 0x1000, 0x1_0000_0000, 0x400_0000];
+        for address in addresses {
+            ram.write(address, PAGE.replace("6.1.0-x", &format!("{address:x}")).as_bytes());
         }
-        assert_eq!(find_candidates(&ram).len(), MAX_CANDIDATES);
+        let found: Vec<String> = find_all(&ram).into_iter().map(|info| info.release).collect();
+        assert_eq!(found, ["1000", "4000000", "100000000", "8000000", "109000000"]);
+    }
+
+    #[test]
+    fn the_search_ends_with_what_is_accepted() {
+        assert_eq!(search(&two_kernels(), |_| true), 1);
     }
 
     #[test]
