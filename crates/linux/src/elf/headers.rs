@@ -129,16 +129,15 @@ fn read<H: FileHeader<Endian = LittleEndian>>(bytes: &Bytes<'_>) -> object::Resu
     }
     headers.segments.append(&mut others);
     // A file without sections, or with damaged ones, still has its build id.
-    headers.is_cut = read_sections(header, endian, bytes, &mut headers).is_err();
-    if !headers.has_dynamic_table
-        && let Some(part) = dynamic
-    {
-        headers.is_cut |= add_dynamic_table(part, bytes, &mut headers).is_err();
-    }
-    if headers.eh_frame.is_none()
-        && let Some(part) = frame_index
-    {
-        headers.eh_frame = frames_of_index(part, bytes, &headers);
+    let sections = read_sections(header, endian, bytes, &mut headers);
+    headers.is_cut = sections.is_err();
+    // Where sections are, they are right: a file of debugging symbols has the program headers of another.
+    if !sections.unwrap_or(false) {
+        if let Some(part) = dynamic.filter(|_| !headers.has_dynamic_table) {
+            headers.is_cut |= add_dynamic_table(part, bytes, &mut headers).is_err();
+        }
+        let frames = frame_index.and_then(|part| frames_of_index(part, bytes, &headers));
+        headers.eh_frame = headers.eh_frame.or(frames);
     }
     Ok(headers)
 }
@@ -157,15 +156,17 @@ fn build_id<H: FileHeader<Endian = LittleEndian>>(
     None
 }
 
+/// Whether there are sections, and have names.
 fn read_sections<H: FileHeader<Endian = LittleEndian>>(
     header: &H,
     endian: LittleEndian,
     bytes: &Bytes<'_>,
     headers: &mut Headers,
-) -> object::Result<()> {
+) -> object::Result<bool> {
     let sections = header.section_headers(endian, bytes)?;
     // Tables of symbols are known by their kind: they need no names.
     let names = header.section_strings(endian, bytes, sections).unwrap_or_default();
+    let mut have_names = !sections.is_empty();
     for section in sections.iter().take(MAX_SECTIONS) {
         let kind = section.sh_type(endian);
         let range = (section.sh_offset(endian).into(), section.sh_size(endian).into());
@@ -182,7 +183,9 @@ fn read_sections<H: FileHeader<Endian = LittleEndian>>(
             continue;
         }
         let part = Part { address: section.sh_addr(endian).into(), range };
-        match section.name(endian, names).unwrap_or_default() {
+        let name = section.name(endian, names);
+        have_names &= name.is_ok();
+        match name.unwrap_or_default() {
             b".eh_frame" => headers.eh_frame = Some(part),
             b".text" => headers.text = Some(part),
             b".plt" | b".plt.sec" | b".plt.got" if headers.stubs.len() < MAX_TABLES => {
@@ -194,7 +197,7 @@ fn read_sections<H: FileHeader<Endian = LittleEndian>>(
             _ => {}
         }
     }
-    Ok(())
+    Ok(have_names)
 }
 
 /// The table of the symbols that other files may use, as the dynamic linker finds it.

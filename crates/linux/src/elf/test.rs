@@ -228,3 +228,14 @@ fn damaged_files_give_nothing_or_something() {
         }
     }
 }
+
+#[test]
+fn a_file_of_debugging_symbols_has_no_dynamic_ones() {
+    let mut file = example();
+    // Sections have names, that of dynamic symbols is empty.
+    put(&mut file, 62, &[2]);
+    put(&mut file, 0x8000 + 64 + 4, &halves(&[8]));
+    assert_eq!(read(&file, &[]), Ok((0, N_FULL, None)));
+    let file = file.as_slice();
+    assert_eq!(Headers::read(&Bytes::new(&file, 1 << 20)).unwrap().eh_frame, None);
+}
