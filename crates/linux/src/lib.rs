@@ -5,6 +5,7 @@
 //! Design constraints: all of it may be a hostile guest's, and changes while it is read. Every list, tree and table is
 //! bounded in steps, depth and bytes; what does not add up is left out, with a reason.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod cpus;
