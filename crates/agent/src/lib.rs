@@ -23,6 +23,7 @@ mod http;
 mod metrics;
 mod queue;
 mod replay;
+pub mod report;
 mod run;
 mod self_priority;
 mod sender;
