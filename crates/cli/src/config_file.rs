@@ -3,8 +3,6 @@
 //! Design constraints: what is wrong with a file is one line that names the file, and the line or key. Must never know what
 //! is configured: that is the daemon's.
 
-#![cfg_attr(test, allow(clippy::unwrap_used))]
-
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::ops::RangeInclusive;
