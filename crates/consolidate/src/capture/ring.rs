@@ -11,8 +11,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use split::CaptureNs;
 
-use crate::interface::Interface;
-use crate::{Options, RETIRE};
+use super::interface::Interface;
+use super::{Options, RETIRE};
 
 /// A packet must fit into a block.
 const BLOCK: usize = 1 << 20;

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use capture::{Capture, CaptureError, InterfaceError, Options, named};
+use consolidate::capture::{Capture, CaptureError, InterfaceError, Options, named};
 use split::{CaptureFile, Counter, Roles, Splitter};
 
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n";

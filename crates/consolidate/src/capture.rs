@@ -12,8 +12,6 @@
 //! Packets are what anybody sends: nothing here looks into them. Must never change the interface (no promiscuous mode:
 //! a tap sees its guest's packets without it).
 
-#![cfg_attr(test, allow(clippy::unwrap_used))]
-
 mod interface;
 mod order;
 mod ring;
