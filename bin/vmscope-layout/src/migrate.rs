@@ -81,7 +81,7 @@ fn migrate(args: &Args, ordered: &mut Ordered, stop: &AtomicBool) -> anyhow::Res
         }
         match ordered.poll()? {
             None => {}
-            Some(DaemonEvent::Progress { text }) => say!("{}", view::clean(&text)),
+            Some(DaemonEvent::Progress { text }) => say!("{}", table::clean(&text)),
             Some(DaemonEvent::Failed { reason, is_usage: true }) => {
                 return Err(Usage(reason).into());
             }
@@ -101,7 +101,7 @@ fn watch(args: &Args, ordered: &mut Ordered, stop: &AtomicBool) -> anyhow::Resul
     while !stop.load(Ordering::Relaxed) {
         match ordered.poll()? {
             None => {}
-            Some(DaemonEvent::Progress { text }) => say!("{}", view::clean(&text)),
+            Some(DaemonEvent::Progress { text }) => say!("{}", table::clean(&text)),
             Some(DaemonEvent::Failed { reason, .. }) => return Err(Usage(reason).into()),
             Some(DaemonEvent::Migrated(migrated)) => {
                 let report = migration::report(&migrated);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use config_file::{ConfigError, within};
+use cli::config_file::{ConfigError, within};
 use model::OffCpuSource;
 use serde::Deserialize;
 
@@ -80,7 +80,7 @@ impl Config {
     /// # Errors
     /// When it can't be read, or what it says can't be done.
     pub fn read(path: &Path, windows: Windows) -> Result<Self, ConfigError> {
-        config_file::read(path, |text| Self::parse(text, windows))
+        cli::config_file::read(path, |text| Self::parse(text, windows))
     }
 
     /// Reads a text. The error is one line.
@@ -88,7 +88,7 @@ impl Config {
     /// # Errors
     /// When it is none, or what it says can't be done.
     pub fn parse(text: &str, windows: Windows) -> Result<Self, String> {
-        let config: Self = config_file::parse(text)?;
+        let config: Self = cli::config_file::parse(text)?;
         config.check(windows)?;
         Ok(config)
     }

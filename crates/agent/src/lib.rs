@@ -23,6 +23,7 @@ mod http;
 mod metrics;
 mod queue;
 mod replay;
+pub mod report;
 mod run;
 mod self_priority;
 mod sender;
@@ -33,8 +34,8 @@ mod state;
 mod user;
 mod window_writer;
 
+pub use cli::config_file::ConfigError;
 pub use config::{Config, Windows};
-pub use config_file::ConfigError;
 pub use enroll::{EnrollError, Enrollment, enroll};
 pub use replay::{Replay, Replayed};
 pub use run::{RunError, run};

@@ -4,6 +4,7 @@
 //!  tables --> Resolver --+--> Aggregator   --> Profile
 //!  samples --------------+--> FlowBuilder  --> Flow    (what exports start from)
 //! ```
+//! `report` has their reports.
 //!
 //! Design constraints: pure and deterministic. No IO, no clock, no async, no `unsafe`; on bad input
 //! it returns what it could do and a list of problems, it does not fail. It must never drop a sample
@@ -15,6 +16,7 @@
 pub mod exit_reason;
 pub mod flow;
 pub mod overview;
+pub mod report;
 pub mod results;
 pub mod steal;
 pub mod vcpu_timeline;

@@ -1,5 +1,5 @@
 //! What all programs do alike: parsing arguments, errors in one line, exit codes, output,
-//! messages of daemons, manuals.
+//! messages and configuration files of daemons, manuals.
 //!
 //! Design constraints: one way to do each for every program; the parts for the guest's program cost it no dependency but
 //! clap. Must never know a product: what a subcommand does is the program's.
@@ -8,6 +8,8 @@
 
 #[macro_use]
 mod say;
+#[cfg(feature = "config")]
+pub mod config_file;
 mod error;
 #[cfg(feature = "log")]
 mod log;

@@ -3,13 +3,14 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use analysis::report::{VcpuTime, dropped, missed};
 use analysis::steal::TimelineInput;
 use analysis::vcpu_timeline::{VcpuTimelines, VcpuTimelinesBuilder};
 use analysis::{Resolver, Selection, View};
 use clap::ValueEnum;
 use model::{Header, HostNs, Note, OffCpuSource, Sample, Tables, VmId};
 use recording::Recording;
-use view::{Report, VcpuTime, Width, clean, dropped, missed, seconds};
+use table::{Report, Width, clean, seconds};
 
 use crate::{TimeRange, Usage, width};
 
@@ -79,7 +80,7 @@ impl Format {
         match self {
             Self::Text => report.text(self.width()),
             Self::Csv => report.csv(),
-            Self::Json => view::pretty(&report.json),
+            Self::Json => table::pretty(&report.json),
         }
     }
 }

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use recording::output::OutputFolder;
 use rustix::termios::tcgetwinsize;
-use view::{Report, Width};
+use table::{Report, Width};
 
 /// Where a report with charts goes, and in which format.
 #[derive(Debug, clap::Args)]
@@ -47,7 +47,7 @@ impl ReportOutput {
         let out = match self.format {
             PageFormat::Text => report().text(width()),
             PageFormat::Csv => report().csv(),
-            PageFormat::Json => view::pretty(&report().json),
+            PageFormat::Json => table::pretty(&report().json),
             PageFormat::Html => {
                 let mut text = Vec::new();
                 page(&mut text).context("failed to write the page")?;

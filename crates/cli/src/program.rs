@@ -26,7 +26,7 @@ pub fn run_command<C: clap::Parser>(
 #[cfg(feature = "recordings")]
 pub fn print_error(error: &anyhow::Error) {
     let text = model::error_chain(error.as_ref());
-    say!("{}vmscope: {}", crate::error_priority(), view::clean(&text));
+    say!("{}vmscope: {}", crate::error_priority(), table::clean(&text));
 }
 
 /// The path of another program of this project, such as `vmscope-lab`: beside this program.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use model::HostNs;
-use view::seconds;
+use table::seconds;
 
 use crate::Usage;
 

@@ -25,10 +25,10 @@ pub enum Error {
     #[error("{0}")]
     Setup(&'static str),
     #[error(transparent)]
-    Capture(#[from] capture::CaptureError),
+    Capture(#[from] crate::capture::CaptureError),
     /// A network interface whose packets were to be captured.
     #[error(transparent)]
-    Interface(#[from] capture::InterfaceError),
+    Interface(#[from] crate::capture::InterfaceError),
     #[error("the load generator {0}")]
     Generator(String),
     /// A file that is not what it should be.

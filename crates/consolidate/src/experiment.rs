@@ -16,12 +16,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use capture::Interface;
 use lab::observe::VmRoles;
 use lab::{Class, Plan, Run, RunKey, Rungs, Treatment, ladder};
 use split::Split;
 use testbed::{Boot, Bridge, Instance, Template};
 
+use crate::capture::{self, Interface};
 use crate::error::Error;
 use crate::generator::{Generator, Said};
 use crate::guest::guest;

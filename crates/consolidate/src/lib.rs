@@ -4,7 +4,7 @@
 //!  Plan (lab) --> Experiment --+--> template and clones (testbed)
 //!                              +--> Switches: remedies on the host
 //!                              +--> Generator: a process that sends requests --> Load
-//!                              +--> PacketCapture: packets of the VMs' bridge -> parts (split)
+//!                              +--> capture: packets of the VMs' bridge ---------> parts (split)
 //!                              +--> WindowRecorder: vmscope's recording -------> figures (lab) --> Run, a folder
 //! ```
 //!
@@ -13,6 +13,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod capture;
 mod error;
 mod experiment;
 mod generator;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use capture::{Capture, CaptureError, Captured, Interface, Options};
 use split::{CaptureFile, Counter, Roles, Split, Splitter};
 
+use crate::capture::{Capture, CaptureError, Captured, Interface, Options};
 use crate::error::Error;
 
 /// Memory for packets on their way, of each interface.

@@ -18,6 +18,7 @@ mod host;
 mod hours;
 mod open;
 mod pool;
+pub mod report;
 mod rows;
 mod rule;
 mod season;

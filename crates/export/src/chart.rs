@@ -7,7 +7,7 @@ use analysis::exit_reason;
 use analysis::steal::ThiefNames;
 use analysis::vcpu_timeline::{CodeLocation, Occupant, Segment, Span, VcpuTimeline, VcpuTimelines};
 use model::{Header, HostNs, Tables, TimelineState, VcpuId, VmId};
-use view::clean;
+use table::clean;
 
 /// A recording's vCPUs and pCPUs in time, or a part of them.
 #[derive(Debug, Clone, Copy)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use view::escape;
+use table::escape;
 
 use crate::page::N_DISTINCT;
 use crate::page::chart_style;

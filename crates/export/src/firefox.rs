@@ -13,7 +13,7 @@ use analysis::flow::{Flow, FlowModule, FlowThread, Frame, FrameKind};
 use fxprof_processed_profile as fx;
 use fxprof_processed_profile::debugid::DebugId;
 use model::{BuildId, HostNs};
-use view::clean;
+use table::clean;
 
 use crate::tree::{kind_of_stack, process_name};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use analysis::flow::Flow;
-use view::clean;
+use table::clean;
 
 use crate::tree;
 

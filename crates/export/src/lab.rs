@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use ::lab::curves::{Curves, Stacks, curves, stacks};
 use ::lab::{Plan, Run};
-use view::{Part, Report};
+use table::{Part, Report};
 
 use crate::drawing::Drawing;
 use crate::page::Page;
@@ -43,7 +43,7 @@ fn header(report: &Report) -> String {
         Part::Prose(text) => Some(text.clone()),
         Part::Table(_) | Part::Text(_) => None,
     });
-    facts.chain(verdicts).map(|text| format!("<p>{}</p>\n", view::escape(&text))).collect()
+    facts.chain(verdicts).map(|text| format!("<p>{}</p>\n", table::escape(&text))).collect()
 }
 
 /// `None`: there is nothing to draw a curve through.
@@ -60,7 +60,7 @@ fn curve_chart(curves: &Curves) -> Option<String> {
     for quarter in 0..=4 {
         let value = top * f64::from(quarter) / 4.0;
         drawing.line((LEFT, y(value)), (LEFT + PLOT.0, y(value)));
-        let label = format!("{} {}", view::figure(value), curves.unit);
+        let label = format!("{} {}", table::figure(value), curves.unit);
         drawing.text((LEFT - 8.0, y(value) + 4.0), "faint end", label.trim_end());
     }
     for vms in marks(points().map(|(vms, _)| *vms)) {
@@ -73,7 +73,7 @@ fn curve_chart(curves: &Curves) -> Option<String> {
         drawing.curve(&line, n);
         for (vms, value) in &series.points {
             let says =
-                format!("{}, {vms} VMs: {} {}", series.name, view::figure(*value), curves.unit);
+                format!("{}, {vms} VMs: {} {}", series.name, table::figure(*value), curves.unit);
             drawing.point((x(*vms), y(*value)), n, &says);
         }
     }

@@ -27,7 +27,7 @@ pub fn html(
     rankings: &[Ranking],
     mut out: impl Write,
 ) -> io::Result<()> {
-    let report = view::layout_simulation(case, simulations, rankings);
+    let report = layout::report::simulation(case, simulations, rankings);
     let mut page = Page::new(&format!("vmscope layout: {}", case.name));
     let mut tables = report.tables().cloned();
     if !simulations.is_empty() {
@@ -42,7 +42,7 @@ pub fn html(
         let title = std::mem::take(&mut table.title);
         page.section(&title, "", &table.html(usize::MAX));
     }
-    let host = view::nodes(&case.topology);
+    let host = layout::report::nodes(&case.topology);
     page.section(
         "Nodes",
         "Memory that is free is free before the migration.",

@@ -20,7 +20,7 @@
 //! the `Chart`'s vCPUs in its.
 //!
 //! Names come from guests and are hostile: control and text-direction characters never reach an
-//! output (`view::clean`), separators of a format never stand in a name, and the page runs no
+//! output (`table::clean`), separators of a format never stand in a name, and the page runs no
 //! script but its own. This crate must never resolve an address or decide what a sample means.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Results as tables of crate `view`.
+//! Results as tables of crate `table`.
 
 mod compare;
 mod dry_run;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use model::TimeAccount;
 use serde_json::json;
-use view::{Cell, Column, Part, Report, Table};
+use table::{Cell, Column, Part, Report, Table};
 
 use crate::ladder::{Step, steps};
 use crate::plan::Plan;

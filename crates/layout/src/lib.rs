@@ -24,6 +24,7 @@ mod model;
 mod moves;
 mod plan;
 mod policy;
+pub mod report;
 mod simulate;
 mod topology;
 

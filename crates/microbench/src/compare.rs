@@ -150,8 +150,8 @@ impl Unit {
     #[must_use]
     pub fn figure(self, value: f64) -> String {
         match self {
-            Self::Ns if 999_500.0 <= value => view::time(value),
-            _ => view::figure(value),
+            Self::Ns if 999_500.0 <= value => table::time(value),
+            _ => table::figure(value),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Results and comparisons as tables.
 
-use view::{Cell as Shown, Column, Part, Report, Table};
+use table::{Cell as Shown, Column, Part, Report, Table};
 
 use crate::compare::{Cell, Comparison, Row, Unit};
 use crate::json::List;
@@ -49,7 +49,7 @@ pub fn comparison(comparison: &Comparison<'_>, unit: Unit) -> Report {
     parts.push(operations(comparison, unit).into());
     let notes = comparison.notes.all();
     if !notes.is_empty() {
-        let lines = notes.iter().map(|note| format!("  {}\n", view::clean(note)));
+        let lines = notes.iter().map(|note| format!("  {}\n", table::clean(note)));
         parts.push(format!("Notes\n{}", lines.collect::<String>()).into());
     }
     Report { parts, data: Some(data(comparison)), ..Report::default() }
@@ -228,7 +228,7 @@ pub fn results(results: &Results) -> Table {
                     value.map(|value| marked(unit.figure(value), figures.is_reliable()))
                 };
                 let shots = [single.map(|it| it.min), single.map(|it| it.p99)];
-                let [min, p99] = shots.map(|value| value.map(view::figure));
+                let [min, p99] = shots.map(|value| value.map(table::figure));
                 ([cost(ticks, Unit::Ticks), cost(ns, Unit::Ns), min, p99], remark)
             }
             outcome => ([None, None, None, None], outcome.why()),

@@ -144,7 +144,7 @@ pub fn ratio(value: f64) -> String {
     } else if value < 9999.95 {
         format!("{value:.1}")
     } else {
-        view::figure(value)
+        table::figure(value)
     }
 }
 

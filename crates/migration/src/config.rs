@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use config_file::{ConfigError, within};
+use cli::config_file::{ConfigError, within};
 use serde::Deserialize;
 
 use crate::template::Template;
@@ -93,7 +93,7 @@ impl Config {
     /// # Errors
     /// When it can't be read, or what it says can't be done.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        config_file::read(path, Self::parse)
+        cli::config_file::read(path, Self::parse)
     }
 
     /// Of the text of a file.
@@ -101,7 +101,7 @@ impl Config {
     /// # Errors
     /// What is wrong, in one line.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let config: Self = config_file::parse(text)?;
+        let config: Self = cli::config_file::parse(text)?;
         config.check()?;
         Ok(config)
     }

@@ -47,8 +47,8 @@ fn source_in_words(name: &str) -> &'static str {
     offer::source_named(name).name()
 }
 
+pub use cli::config_file::ConfigError;
 pub use config::{Config, Incoming, NO_POLICY, is_policy, policies};
-pub use config_file::ConfigError;
 pub use identity::{Identity, IdentityError};
 pub use peers::{Peer, parse_peers, read_peers};
 pub use report::report;

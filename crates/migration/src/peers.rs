@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use api::Fingerprint;
-use config_file::ConfigError;
+use cli::config_file::ConfigError;
 
 /// Other hosts at most.
 const MAX_PEERS: usize = 4096;
@@ -26,7 +26,7 @@ pub fn read_peers(path: &Path) -> Result<Vec<Peer>, ConfigError> {
     if !path.exists() {
         return Ok(Vec::new());
     }
-    config_file::read(path, parse_peers)
+    cli::config_file::read(path, parse_peers)
 }
 
 /// Of the file's text. `#` begins a comment.

@@ -1,10 +1,9 @@
 //! `vmscope migrate`: the outcome of a migration, and the layout of the destination's VMs.
 
 use api::layout::{HostLayout, Migrated, NodePlacement, VmLayout};
+use layout::report::{memory_by_node, vcpus_by_node};
 use serde_json::json;
-use view::{
-    Cell, Column, Report, Table, clean, length, memory_by_node, mib_and_bytes, size, vcpus_by_node,
-};
+use table::{Cell, Column, Report, Table, clean, length, size};
 
 use crate::source_in_words;
 
@@ -142,7 +141,7 @@ fn vms(layouts: &Layouts<'_>) -> Table {
             place.map(cell).into()
         };
         let remote = |place: &NodePlacement| hundred(place.remote);
-        let [moved, moved_bytes] = mib_and_bytes(vm.moved_bytes);
+        let [moved, moved_bytes] = Cell::mib_and_bytes(vm.moved_bytes);
         table.row([
             format!("{}{sign}", vm.name).into(),
             vm.name.as_str().into(),
@@ -173,7 +172,7 @@ fn vms(layouts: &Layouts<'_>) -> Table {
 #[cfg(test)]
 mod test {
     use api::layout::Counters;
-    use view::Width;
+    use table::Width;
 
     use super::*;
 

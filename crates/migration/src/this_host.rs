@@ -89,7 +89,7 @@ impl ThisHost {
 
 /// What a file says of a VM; what it does not say is not known.
 fn recorded(path: &Path, name: &str) -> Use {
-    let text = config_file::text(path).unwrap_or_default();
+    let text = cli::config_file::text(path).unwrap_or_default();
     let mut counters = layout::read_counters(&text).unwrap_or_default();
     match counters.remove(name) {
         Some(samples) if !samples.is_empty() => {

@@ -108,13 +108,14 @@ impl Alert {
         let id = finding.id.to_string();
         let label = |name: &Option<String>| name.as_deref().map(|name| short(name, MAX_LABEL));
         let text = |text: String| short(&text, MAX_TEXT);
-        let action = |advice: &detect::Advice| text(view::action_in_words(&advice.action));
+        let action =
+            |advice: &detect::Advice| text(detect::report::action_in_words(&advice.action));
         Self {
             kind: kind_of(&first.series.measure),
             host: label(&first.series.host),
             vm: label(&first.series.vm),
-            summary: text(view::symptom_in_words(first)),
-            cause: text(view::cause_in_words(&finding.cause)),
+            summary: text(detect::report::symptom_in_words(first)),
+            cause: text(detect::report::cause_in_words(&finding.cause)),
             advice: finding.advice.iter().take(MAX_ADVICE).map(action).collect(),
             acknowledged: said.acknowledged.get(&id).map(|Acknowledgement { by, note, .. }| {
                 text(if note.is_empty() { by.clone() } else { format!("{by}: {note}") })
@@ -148,7 +149,7 @@ pub(crate) fn short(text: &str, most: usize) -> String {
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    let mut cleaned = view::clean(&text[..end]).into_owned();
+    let mut cleaned = table::clean(&text[..end]).into_owned();
     // What can't be seen is longer once it can.
     if most < cleaned.len() {
         while !cleaned.is_char_boundary(end) {

@@ -154,7 +154,7 @@ impl Config {
     /// When it can't be read, is no TOML, or says what can't be.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let parse = |text: &str| Self::parse(text).map_err(|error| format!("{error:#}"));
-        Ok(config_file::read(path, parse)?)
+        Ok(cli::config_file::read(path, parse)?)
     }
 
     /// Parses and checks the file's text.
@@ -162,7 +162,7 @@ impl Config {
     /// # Errors
     /// When it is no TOML, or says what can't be.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let config: Self = config_file::parse(text).map_err(anyhow::Error::msg)?;
+        let config: Self = cli::config_file::parse(text).map_err(anyhow::Error::msg)?;
         config.check()?;
         Ok(config)
     }

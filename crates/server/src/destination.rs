@@ -184,7 +184,7 @@ async fn reason(mut answer: reqwest::Response) -> String {
         }
     }
     bytes.truncate(MAX_REASON);
-    view::clean(String::from_utf8_lossy(&bytes).trim()).into_owned()
+    table::clean(String::from_utf8_lossy(&bytes).trim()).into_owned()
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ mod packet;
 mod parts;
 mod pcapng;
 mod postgres;
+pub mod report;
 mod roles;
 mod splitter;
 mod tcp;

@@ -16,6 +16,7 @@ pub mod host_side;
 pub mod kernel;
 mod processes;
 pub mod profile;
+pub mod report;
 mod span;
 pub mod states;
 #[cfg(test)]

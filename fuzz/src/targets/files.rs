@@ -10,9 +10,9 @@ use microbench::{json, lines, qr, report};
 use model::MachineId;
 use recording::Recording;
 use recording::trace::Trace;
+use table::Width;
 use trace_analysis::findings::Findings;
 use trace_analysis::timeline;
-use view::Width;
 
 use super::{MIB, Target};
 
@@ -163,8 +163,8 @@ fn reports(recording: &Recording) {
         return;
     }
     let profile = aggregator.finish_on(&builder.finish());
-    let report = view::profile(&profile, Width::Unlimited);
-    let texts = [report.text(Width::Unlimited), report.csv(), view::pretty(&report.json)];
+    let report = analysis::report::profile(&profile, Width::Unlimited);
+    let texts = [report.text(Width::Unlimited), report.csv(), table::pretty(&report.json)];
     assert!(texts.iter().all(|text| !text.contains('\u{1b}')));
 }
 

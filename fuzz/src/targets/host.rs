@@ -152,7 +152,7 @@ fn layouts(bytes: &[u8]) {
         let Some(mut policy) = layout::policy_named(name) else { continue };
         let plan = layout::plan(&case.topology, &case.load, policy.as_mut(), &options);
         assert_eq!(plan.vms.len(), case.load.vms.len());
-        drop(view::layout_plan(&case.topology, &case.load, &plan));
+        drop(layout::report::plan(&case.topology, &case.load, &plan));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Results of the consolidation laboratory, from others: a plan, and a measurement.
 
 use ::lab::{AS_IT_IS, Class, Load, Plan, Run, RunKey, Turnarounds, Vms};
-use view::Width;
+use table::Width;
 
 use super::Target;
 

@@ -73,14 +73,14 @@ pub(super) fn said(results: &Results) -> String {
     let machine = &results.machine;
     let unknown =
         |text: &str| if text.is_empty() { "(unknown)".to_owned() } else { text.to_owned() };
-    let mut text = format!("{}", view::clean(&unknown(&machine.brand)));
+    let mut text = format!("{}", table::clean(&unknown(&machine.brand)));
     if let Some(hypervisor) = &machine.hypervisor {
-        text += &format!(", under {}", view::clean(hypervisor));
+        text += &format!(", under {}", table::clean(hypervisor));
     }
     if let Some(hz) = machine.tsc.hz {
         text += &format!(", TSC {:.3} MHz", hz / 1e6);
     }
-    text += &format!("; plan {}: ", view::clean(&unknown(&machine.plan)));
+    text += &format!("; plan {}: ", table::clean(&unknown(&machine.plan)));
     let counts = results.count();
     let each = counts.iter().map(|(status, n)| format!("{n} {status}"));
     text += &format!(
@@ -89,7 +89,7 @@ pub(super) fn said(results: &Results) -> String {
         each.collect::<Vec<_>>().join(", ")
     );
     for note in results.notes.all() {
-        text += &format!("note: {}\n", view::clean(&note));
+        text += &format!("note: {}\n", table::clean(&note));
     }
     text
 }

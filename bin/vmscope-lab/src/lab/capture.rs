@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use capture::{Capture, Captured, Interface, InterfaceError, Options};
+use consolidate::capture::{Capture, Captured, Interface, InterfaceError, Options};
 
 use cli::{Usage, create_file, stop_on_signals};
 
@@ -87,8 +87,8 @@ fn figures(captured: &Captured) -> String {
 fn interfaces(names: &[String]) -> anyhow::Result<Vec<Interface>> {
     let sys = Path::new("/sys");
     let found: Result<Vec<_>, InterfaceError> = match names {
-        [] => Ok(capture::taps(sys)),
-        names => names.iter().map(|name| capture::named(sys, name)).collect(),
+        [] => Ok(consolidate::capture::taps(sys)),
+        names => names.iter().map(|name| consolidate::capture::named(sys, name)).collect(),
     };
     let found = found.map_err(|error| Usage(error.to_string()))?;
     if found.is_empty() {

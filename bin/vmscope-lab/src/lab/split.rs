@@ -7,15 +7,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use analysis::report::VcpuTime;
 use analysis::vcpu_timeline::VcpuTimelines;
 use anyhow::Context;
 use clap::ValueEnum;
 use model::{HostNs, MachineId, VmId};
 use recording::trace::Trace;
+use split::report::{SplitBy, SplitQuery, SplitRecording};
 use split::{
     CaptureFile, CaptureNs, Counts, Endpoint, GuestTrips, Interface, Packet, Roles, Splitter,
 };
-use view::{SplitBy, SplitQuery, SplitRecording, VcpuTime, clean};
+use table::clean;
 
 use cli::TimeRange;
 use cli::Usage;
@@ -117,7 +119,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             .zip(recording.as_ref())
             .map(|(source, recorded)| SplitRecording { source, vms: &recorded.vms }),
     };
-    let mut report = view::split(&splitter.finish(), &query);
+    let mut report = split::report::split(&splitter.finish(), &query);
     report.notes.splice(..0, captures.problems);
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -273,7 +275,7 @@ impl Captures {
             splitter.file(&file.file.counts());
             let tick_ns = file.file.tick_ns();
             if COARSE_NS < tick_ns {
-                let (name, tick) = (file.path.display(), view::length(tick_ns));
+                let (name, tick) = (file.path.display(), table::length(tick_ns));
                 self.problems.push(format!("times in {name} are exact to {tick} only"));
             }
         }

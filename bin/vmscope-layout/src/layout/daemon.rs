@@ -84,7 +84,7 @@ pub(super) fn template(args: &TemplateArgs) -> anyhow::Result<ExitCode> {
     let text = format!("[[incoming]]\nvm = {name}\ncommand = [\n{command}]\n");
     print(&text).context("failed to write to standard output")?;
     for note in notes {
-        say!("vmscope: {}", view::clean(&note));
+        say!("vmscope: {}", table::clean(&note));
     }
     Ok(ExitCode::SUCCESS)
 }

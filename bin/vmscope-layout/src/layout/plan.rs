@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
+use layout::report::{MeasuredVm, MovedVm};
 use layout::{Activity, Load, Options, Outcome, Plan, Source};
 use model::Pid;
 use numa::{Applied, AppliedPlan, Host, HostVm, Roots, VmProcess, Watched};
 use probes::{FoundVm, VmFinder};
-use view::{MeasuredVm, MovedVm};
 
 use super::file::{read, wrong};
 use cli::{Format, print, size, stop_on_signals};
@@ -112,7 +112,7 @@ pub(super) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
     let roots = Roots { sys: Path::new(SYS), proc };
     let done = numa::apply_plan(roots, &host.topology, &host.vms, plan, args.how.rate, &stop_now);
     for failure in &done.failures {
-        say!("vmscope: {}", view::clean(&failure.to_string()));
+        say!("vmscope: {}", table::clean(&failure.to_string()));
     }
     let after =
         numa::read(Path::new(SYS), proc, found).context("failed to read the layout again")?;
@@ -120,8 +120,12 @@ pub(super) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
     let took_ns = u64::try_from(done.took.as_nanos()).unwrap_or(u64::MAX);
     let measured_again = if stop_now() { BTreeMap::new() } else { measured() };
     let activities = Activities { before, after: measured_again };
-    let report =
-        view::layout_apply(&host.topology, &moved, took_ns, &activities.of_vms(&planned, &after));
+    let report = layout::report::apply(
+        &host.topology,
+        &moved,
+        took_ns,
+        &activities.of_vms(&planned, &after),
+    );
     print(&args.how.format.render(&report)).context("failed to write to standard output")?;
     let AppliedPlan { failures, stopped, .. } = done;
     Ok(ExitCode::from(u8::from(stopped || !failures.is_empty())))
@@ -223,10 +227,11 @@ fn planned(how: &How, stop: &AtomicBool) -> anyhow::Result<Planned> {
 
 fn show(how: &How, planned: &Planned) -> anyhow::Result<()> {
     let Planned { host, load, plan, .. } = planned;
-    let mut report = view::layout_plan(&host.topology, load, plan);
+    let mut report = layout::report::plan(&host.topology, load, plan);
     report.notes.extend(host.notes.iter().cloned());
-    report.json["notes"] = report.notes.iter().map(|note| view::clean(note).into_owned()).collect();
-    report.parts.push(view::nodes(&host.topology).into());
+    report.json["notes"] =
+        report.notes.iter().map(|note| table::clean(note).into_owned()).collect();
+    report.parts.push(layout::report::nodes(&host.topology).into());
     print(&how.format.render(&report)).context("failed to write to standard output")
 }
 

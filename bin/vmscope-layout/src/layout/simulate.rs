@@ -61,7 +61,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(cases) => layout::rank_policies(&topology, cases, args.seed, &options),
         None => Vec::new(),
     };
-    let report = || view::layout_simulation(&case, &simulations, &rankings);
+    let report = || layout::report::simulation(&case, &simulations, &rankings);
     args.output.write(report, |page| export::layout::html(&case, &simulations, &rankings, page))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use agent::report::Capacity;
 use agent::{Replay, Replayed, User};
 use anyhow::{Context, bail};
 use clap::Parser;
-use view::Capacity;
 
 use super::query::user;
-use super::replay::{To, ns, send};
+use super::replay::{To, send};
 use cli::Format;
 use cli::print;
 use cli::stop_on_signals;
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let took = began.elapsed();
     let lengths = (0..all.hosts).map(|host| all.length_ns(host as usize, 0));
     let t1_ns = lengths.sum::<u64>() / u64::from(all.hosts.max(1));
-    let report = view::capacity(&Capacity {
+    let report = agent::report::capacity(&Capacity {
         t0_ns: Some(ns(transfers.transfer(0.5))),
         t1_ns,
         t2_ns: ns(Duration::from_secs_f64(calm.mean_since(&before))),
@@ -90,6 +90,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     });
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// All windows are to be taken: those that are refused are not analysed.

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use analysis::ProcessFilter;
+use analysis::report::{CorrectQuery, TakenExceedsRun, VcpuTime};
 use analysis::steal::{AttributionLevel, Target, Window, correction, victims};
 use anyhow::Context;
-use view::{CorrectQuery, Report, TakenExceedsRun, VcpuTime, clean, seconds};
+use table::{Report, clean, seconds};
 
 use cli::Usage;
 use cli::print;
@@ -67,13 +68,13 @@ fn report(time: &VcpuTime<'_>, query: &CorrectQuery<'_>) -> anyhow::Result<Repor
     if query.measured_ns.is_none() && query.process.is_none() && query.function.is_none() {
         let mut victims = victims(evidence, vm, AttributionLevel::Process, window);
         victims.rows.sort_by_key(|(_, time)| std::cmp::Reverse(time.apparent_ns()));
-        return Ok(view::correct_all(time, query, &victims));
+        return Ok(analysis::report::correct_all(time, query, &victims));
     }
     let process = query.process.map(ProcessFilter::new);
     let target = Target { vm, process: process.as_ref(), function: query.function };
     let found = correction(evidence, &time.names, &target, window)
         .map_err(|unknown| anyhow::anyhow!(clean(&unknown.to_string()).into_owned()))?;
-    view::correct(time, query, &found).map_err(|TakenExceedsRun { stolen_ns, apparent_ns }| {
+    analysis::report::correct(time, query, &found).map_err(|TakenExceedsRun { stolen_ns, apparent_ns }| {
         let (stolen, apparent) = (seconds(stolen_ns, 6), seconds(apparent_ns, 6));
         anyhow::anyhow!(
             "{stolen} s were stolen, more than the {apparent} s of --apparent: set --from and --to to the time of that measurement"

@@ -13,7 +13,7 @@ use probes::{ProbeError, Sampler};
 use sandbox::Sandbox;
 use serde_json::{Value, json};
 use symbols::SymbolReader;
-use view::{Cell, Column, Table};
+use table::{Cell, Column, Table};
 
 use cli::print;
 
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let doctor = examine();
     let text = match args.format {
         Format::Text => text(&doctor),
-        Format::Json => view::pretty(&json(&doctor)),
+        Format::Json => table::pretty(&json(&doctor)),
     };
     print(&text).context("failed to write to standard output")?;
     Ok(ExitCode::from(u8::from(!can_record(&doctor))))

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use analysis::report::ExitsBy;
 use anyhow::Context;
 use clap::ValueEnum;
-use view::ExitsBy;
 
 use cli::TimeRange;
 use cli::print;
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         By::Reason => ExitsBy::Reason,
         By::Function => ExitsBy::Function,
     };
-    let report = view::exits(&recording.vcpu_time(&axis), &vms, by);
+    let report = analysis::report::exits(&recording.vcpu_time(&axis), &vms, by);
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -12,7 +12,7 @@ use api::http::{FindingEntry, FindingList};
 use detect::{Finding, Summary};
 use model::WindowKey;
 use recording::Recording;
-use view::clean;
+use table::clean;
 
 use super::query::{usage, user};
 use cli::Format;
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(since) => of_server(args, since)?,
         None => of_recording(args)?,
     };
-    let report = view::findings(&findings);
+    let report = detect::report::findings(&findings);
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }

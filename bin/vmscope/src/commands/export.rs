@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use analysis::flow::{Flow, FlowBuilder};
+use analysis::report::{dropped, missed};
 use analysis::vcpu_timeline::VcpuTimelines;
 use analysis::{Resolver, Selection, View};
 use anyhow::Context;
@@ -12,7 +13,7 @@ use clap::ValueEnum;
 use export::{About, Chart};
 use model::{Counter, Guest, Header, Note, OffCpuSource, Tables};
 use recording::Recording;
-use view::{clean, dropped, missed};
+use table::clean;
 
 use super::report::{Select, refuse_unknown_process};
 use cli::OffCpuSourceArg;

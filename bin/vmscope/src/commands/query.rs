@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use agent::report::{QueryAnswer, findings_listing, query_answer};
 use agent::{EnrollError, User};
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use serde_json::{Value, json};
-use view::{QueryAnswer, Report, findings_listing, query_answer};
+use table::Report;
 
 use super::agent::token;
 use cli::Format;
@@ -300,7 +301,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     if args.format == Format::Csv {
         // CSV has no place for what makes an answer partial.
-        report.notes.iter().for_each(|note| say!("vmscope: {}", view::clean(note)));
+        report.notes.iter().for_each(|note| say!("vmscope: {}", table::clean(note)));
     }
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)

@@ -14,7 +14,7 @@ use collector::{
 };
 use model::{Counter, OffCpuSource, Trigger};
 use rustix::fs::{Access, access};
-use view::{clean, counted};
+use table::{clean, counted};
 
 use super::run::Run;
 use cli::Usage;

@@ -10,7 +10,6 @@ use agent::{Replay, Replayed};
 use anyhow::Context;
 use clap::Parser;
 use recording::window::Template;
-use view::ReplayFigures;
 
 use super::agent::token;
 use super::query::usage;
@@ -130,7 +129,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let stop = stop_on_signals()?;
     let replayed = send(&replay, &stop)?;
-    let report = view::replay(&figures(&replay, &replayed));
+    let report = agent::report::replay(replay.hosts, &replayed);
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(if replayed.refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -151,24 +150,4 @@ pub(super) fn send(replay: &Replay, stop: &AtomicBool) -> anyhow::Result<Replaye
         }
     });
     sent.map_err(usage)
-}
-
-fn figures(replay: &Replay, replayed: &Replayed) -> ReplayFigures {
-    ReplayFigures {
-        hosts: replay.hosts.into(),
-        accepted: replayed.accepted,
-        known: replayed.known,
-        refused: replayed.refused,
-        reasons: replayed.reasons.clone(),
-        put_off: replayed.put_off,
-        unanswered: replayed.unanswered,
-        bytes: replayed.bytes,
-        took_ns: ns(replayed.took),
-        transfer_median_ns: ns(replayed.transfer(0.5)),
-        transfer_p95_ns: ns(replayed.transfer(0.95)),
-    }
-}
-
-pub(super) fn ns(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -8,7 +8,7 @@ use analysis::{Aggregator, By, Profile, Query, Selection, View};
 use anyhow::Context;
 use clap::ValueEnum;
 use model::{OffCpuSource, Tables};
-use view::{Report, Width, clean};
+use table::{Report, Width, clean};
 
 use super::export;
 use cli::OpenRecording;
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let profile = profile(&args.dir, args)?;
     refuse_unknown_process(&profile.query.selection, profile.total, &args.dir)?;
     let width = if args.format == Format::Text { width() } else { Width::Unlimited };
-    let report = view::profile(&profile, width);
+    let report = analysis::report::profile(&profile, width);
     print(&render(&report, args.format)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
@@ -250,13 +250,13 @@ fn agreement_report(args: &Args) -> anyhow::Result<Report> {
     let switches = recording.axis(&resolver, Some(OffCpuSource::Switches))?;
     let samples = recording.axis(&resolver, Some(OffCpuSource::Samples))?;
     let found = agreement(&samples, &switches, period_ns);
-    Ok(view::agreement(tables, &selection, &found, period_ns))
+    Ok(analysis::report::agreement(tables, &selection, &found, period_ns))
 }
 
 fn render(report: &Report, format: Format) -> String {
     match format {
         Format::Text | Format::Html => report.text(width()),
         Format::Csv => report.csv(),
-        Format::Json => view::pretty(&report.json),
+        Format::Json => table::pretty(&report.json),
     }
 }

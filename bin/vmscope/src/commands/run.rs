@@ -33,7 +33,7 @@ impl Run {
         let left = move || {
             let partial = partial.filter(|partial| partial.is_dir())?;
             let shown = partial.display().to_string();
-            let shown = view::clean(&shown);
+            let shown = table::clean(&shown);
             Some(format!(
                 "what was recorded is in {shown}: `{reader}` reads it, remove it when done"
             ))

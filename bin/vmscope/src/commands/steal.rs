@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use analysis::report::{StealBy, StealQuery};
 use anyhow::Context;
 use clap::ValueEnum;
-use view::{StealBy, StealQuery};
 
 use cli::TimeRange;
 use cli::{Format, Source};
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             (None, Format::Text) => Some(TEXT_LIMIT),
         },
     };
-    let report = view::steal(&recording.vcpu_time(&axis), &query, args.format.width());
+    let report = analysis::report::steal(&recording.vcpu_time(&axis), &query, args.format.width());
     print(&args.format.render(&report)).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -154,10 +154,11 @@ fn print_once(data: &Data, args: &Args) -> anyhow::Result<ExitCode> {
         shown = data.windows.recv().context("sampling ended unexpectedly")??;
         windows += 1;
     }
-    let report = view::top(&shown.hostname, shown.n_cpus, shown.window_ns, &shown.vcpus);
+    let report =
+        analysis::report::top(&shown.hostname, shown.n_cpus, shown.window_ns, &shown.vcpus);
     let text = match args.format {
         Format::Text => report.text(width()),
-        Format::Json => view::pretty(&report.json),
+        Format::Json => table::pretty(&report.json),
     };
     print(&text).context("failed to write to standard output")?;
     Ok(ExitCode::SUCCESS)

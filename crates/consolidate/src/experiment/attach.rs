@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use capture::Interface;
 use collector::trace::vm_process;
 use lab::observe::{VmRoles, answered};
 use lab::{Class, Run, RunKey, ladder};
 
 use super::Lab;
+use crate::capture::{self, Interface};
 use crate::error::Error;
 use crate::recorder;
 use crate::switches::VmProcess;

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 use ::microbench::compare::{Comparison, Unit};
 use ::microbench::{report, tables};
-use view::{Column, Table};
+use table::{Column, Table};
 
 use crate::page::Page;
 

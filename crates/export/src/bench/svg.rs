@@ -46,8 +46,8 @@ fn whole(log: f64) -> i32 {
 /// `1.5 ns`, `2.30 us`, `36 ticks`.
 fn amount(value: f64, unit: Unit) -> String {
     match unit {
-        Unit::Ns => view::time(value),
-        other => format!("{} {}", view::figure(value), other.name()),
+        Unit::Ns => table::time(value),
+        other => format!("{} {}", table::figure(value), other.name()),
     }
 }
 

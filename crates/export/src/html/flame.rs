@@ -2,7 +2,7 @@
 
 use analysis::flow::{Flow, FrameKind};
 use serde_json::{Value, json};
-use view::clean;
+use table::clean;
 
 use crate::tree::Tree;
 

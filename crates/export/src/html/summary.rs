@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use analysis::flow::{Flow, FlowThread};
-use view::{Cell, Column, Table, Unit, duration, escape, grouped, length};
+use table::{Cell, Column, Table, Unit, duration, escape, grouped, length};
 
 use super::flame::{KINDS, kind_index};
 use crate::page;
@@ -16,7 +16,7 @@ pub(super) const TOP: usize = 40;
 pub(super) fn facts(flow: &Flow, view: &str) -> String {
     let vms: BTreeSet<_> = flow.threads.iter().filter_map(|thread| thread.vm.as_ref()).collect();
     let cpus: BTreeSet<u32> = flow.samples.iter().map(|sample| sample.cpu).collect();
-    let started = view::utc(flow.start_unix_ns / 1_000_000_000);
+    let started = table::utc(flow.start_unix_ns / 1_000_000_000);
     let facts = [
         ("Host", escape(&flow.hostname)),
         ("View", escape(view)),
@@ -111,7 +111,7 @@ fn self_samples<'a>(flow: &'a Flow, labels: &mut Labels<'a>) -> HashMap<(usize, 
 
 /// Process 0 is none: the idle task, or one that is not known.
 fn process(thread: &FlowThread) -> String {
-    view::with_id(&process_name(thread), Some(thread.pid).filter(|pid| *pid != 0))
+    table::with_id(&process_name(thread), Some(thread.pid).filter(|pid| *pid != 0))
 }
 
 fn share(samples: u64, flow: &Flow) -> String {

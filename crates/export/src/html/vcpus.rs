@@ -15,7 +15,7 @@ use analysis::exit_reason;
 use analysis::vcpu_timeline::{Segment, VcpuTimeline, thieves};
 use model::{TimelineState, VcpuId, VcpuTimeState};
 use serde_json::{Value, json};
-use view::{Cell, Column, Table};
+use table::{Cell, Column, Table};
 
 use crate::chart::{Chart, Named, merged};
 use crate::page;

@@ -13,7 +13,7 @@ use opentelemetry_proto::tonic::profiles::v1development::{
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message;
 use sha2::{Digest, Sha256};
-use view::clean;
+use table::clean;
 
 pub use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
 pub use opentelemetry_proto::tonic::profiles::v1development::Profile;

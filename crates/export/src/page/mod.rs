@@ -18,7 +18,7 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use view::escape;
+use table::escape;
 
 const SHELL: &str = include_str!("shell.html");
 /// Each colour by what it means, light and dark. The server's page (`ui/`) has this and the style, too.
@@ -148,7 +148,7 @@ pub(crate) fn legend<'a>(items: impl IntoIterator<Item = (&'a str, &'a str, Stri
 
 /// `12.30 %`; a dash of nothing.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { "-".to_owned() } else { format!("{} %", view::percent(part, whole, 2)) }
+    if whole == 0 { "-".to_owned() } else { format!("{} %", table::percent(part, whole, 2)) }
 }
 
 /// The style of a chart that is a file of its own.

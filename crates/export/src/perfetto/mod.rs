@@ -23,7 +23,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, Write};
 
-use view::clean;
+use table::clean;
 
 use self::flows::{Flows, Key};
 use self::proto::{ORDERING_EXPLICIT, SIBLING_MERGE_NONE, TrackDescriptor};

@@ -6,7 +6,7 @@ use std::slice::Iter;
 
 use analysis::vcpu_timeline::{CodeLocation, Occupant, Segment, Span, VcpuTimeline};
 use model::{HostNs, TimeAccount, TimelineState};
-use view::clean;
+use table::clean;
 
 use super::event::{Event, Fact, Kind, begin, end};
 use super::flows::{End, Ends};

@@ -14,7 +14,7 @@ use std::io::{self, Write};
 
 use analysis::flow::{Flow, FlowModule, FlowThread, Frame};
 use prost::Message;
-use view::clean;
+use table::clean;
 
 pub use self::functions::{profile_of_functions, write_functions};
 

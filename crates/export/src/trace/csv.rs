@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use model::HostNs;
+use table::field;
 use trace_analysis::group::{By, grouped};
 use trace_analysis::timeline::{State, Timeline};
 use trace_analysis::tree::all;
 use trace_analysis::waits::{Classifier, waker_name};
-use view::field;
 
 use super::Run;
 

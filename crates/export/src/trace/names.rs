@@ -1,11 +1,11 @@
 //! What machines, tasks, stacks and causes are called: cleaned and of bounded length, for they come from guests.
 
 use model::{LockKind, Machine, TraceStack, TraceTables};
+use table::clean;
 use trace_analysis::findings::Findings;
 use trace_analysis::group::Key;
 use trace_analysis::kernel::{interrupt_name, syscall_label};
 use trace_analysis::timeline::{LockWait, TaskId, Timeline, WokenBy, Work};
-use view::clean;
 
 /// Characters of a name at most.
 const NAME: usize = 80;

@@ -1,6 +1,6 @@
 //! The analyses of a machine as tables.
 
-use ::view::Table;
+use table::Table;
 use trace_analysis::findings::Findings;
 use trace_analysis::profile::BusyMatrix;
 use trace_analysis::states::{self, Use};
@@ -25,16 +25,16 @@ pub(super) enum View {
 pub(super) fn table(findings: &Findings<'_>, view: View) -> Table {
     let summary = || findings.path().map(|path| &path.summary);
     match view {
-        View::Waits => ::view::trace::causes(&findings.life(), None),
-        View::WaitPlaces => ::view::trace::details(findings, None),
-        View::Calls => ::view::trace::calls(findings, None),
+        View::Waits => trace_analysis::report::causes(&findings.life(), None),
+        View::WaitPlaces => trace_analysis::report::details(findings, None),
+        View::Calls => trace_analysis::report::calls(findings, None),
         View::CriticalPath => {
-            summary().map(|it| ::view::trace::categories(it, None)).unwrap_or_default()
+            summary().map(|it| trace_analysis::report::categories(it, None)).unwrap_or_default()
         }
         View::Improvements => {
-            summary().map(|it| ::view::trace::improvements(it, None)).unwrap_or_default()
+            summary().map(|it| trace_analysis::report::improvements(it, None)).unwrap_or_default()
         }
-        View::Process => ::view::trace::processes(findings, None),
+        View::Process => trace_analysis::report::processes(findings, None),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Two folders of results side by side: two hosts, two kernels, or one plan run twice.
 
 use serde_json::json;
-use view::{Cell, Column, Report, Table};
+use table::{Cell, Column, Report, Table};
 
 use crate::ladder::{Step, steps};
 use crate::plan::Plan;

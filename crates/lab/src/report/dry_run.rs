@@ -1,6 +1,6 @@
 //! What a plan would measure.
 
-use view::{Cell, Column, Report, Table};
+use table::{Cell, Column, Report, Table};
 
 use crate::plan::{Plan, Targets};
 
@@ -17,7 +17,7 @@ pub fn dry_run(plan: &Plan) -> Report {
     report.fact("VMs", vms.join(", "));
     let requested = match plan.load.targets {
         Targets::All => "each VM".to_owned(),
-        Targets::First(n) => view::counted(u64::from(n), "VM"),
+        Targets::First(n) => table::counted(u64::from(n), "VM"),
     };
     let load = match plan.attach.as_slice() {
         [] => format!("{requested} is loaded, {}", pace(plan)),

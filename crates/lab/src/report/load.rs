@@ -1,7 +1,7 @@
 //! What a load generator found out.
 
 use serde_json::json;
-use view::{Cell, Column, Report, Table};
+use table::{Cell, Column, Report, Table};
 
 use crate::run::Load;
 

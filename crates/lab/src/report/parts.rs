@@ -1,7 +1,7 @@
 //! Parts of captured requests' turnarounds, and what VMs did in them.
 
 use model::TimeAccount;
-use view::{Cell, Column, Table};
+use table::{Cell, Column, Table};
 
 use super::{all_steps, percent_of, real, step_columns};
 use crate::parts::{STOLEN, StepParts};
@@ -108,7 +108,7 @@ mod test {
             run(1, &[("not split", 2, &[("guest", 20)], &[])]),
         ];
         let table = parts(&plan, &runs);
-        let row = |row: &view::Row| {
+        let row = |row: &table::Row| {
             let cell = |cell: &Cell| match cell {
                 Cell::Text(text) => text.clone(),
                 Cell::Real(value) => format!("{value:.1}"),

@@ -11,8 +11,8 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use detect::{Advice, Symptom};
 use serde::Deserialize;
+use table::Width;
 use utoipa::IntoParams;
-use view::Width;
 
 use super::{ApiError, PathOf, Reader, Reply, Shared};
 use crate::auth::unix_s;
@@ -114,10 +114,11 @@ fn places(found: &Found) -> Vec<String> {
 fn entry(found: &Found, said: &OperatorNotes, now_s: u64) -> FindingEntry {
     let finding = &found.finding;
     let change = |symptom: &Symptom| {
-        FindingChange::new(symptom, view::measure_in_words(&symptom.series.measure))
+        FindingChange::new(symptom, detect::report::measure_in_words(&symptom.series.measure))
     };
-    let advice =
-        |advice: &Advice| FindingAdvice::new(advice, view::action_in_words(&advice.action));
+    let advice = |advice: &Advice| {
+        FindingAdvice::new(advice, detect::report::action_in_words(&advice.action))
+    };
     let (before, after) = TimeRange::around(finding, found.over_s);
     FindingEntry {
         id: finding.id.to_string(),
@@ -127,8 +128,8 @@ fn entry(found: &Found, said: &OperatorNotes, now_s: u64) -> FindingEntry {
         acknowledged: said.acknowledged.get(&finding.id.to_string()).cloned(),
         silenced: said.silence(found, now_s).cloned(),
         places: places(found),
-        summary: view::cause_in_words(&finding.cause),
-        text: view::findings(std::slice::from_ref(finding)).text(Width::Unlimited),
+        summary: detect::report::cause_in_words(&finding.cause),
+        text: detect::report::findings(std::slice::from_ref(finding)).text(Width::Unlimited),
         cause: finding.cause.clone().into(),
         changes: finding.symptoms.iter().map(change).collect(),
         more_changes: finding.n_more as u64,

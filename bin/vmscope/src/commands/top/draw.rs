@@ -1,13 +1,14 @@
 //! The screen. Fits 80x24; without colour everything is still reported by words.
 
 use analysis::overview::{Overview, Share};
+use analysis::report::top_thief;
 use model::TimeAccount;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Table, TableState};
-use view::{Keep, clean, cut, top_thief};
+use table::{Keep, clean, cut};
 
 use super::data::Shown;
 use super::state::{Mode, State};

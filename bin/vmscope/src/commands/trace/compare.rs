@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use view::trace::{Side, compare_csv, compare_json, compare_text};
+use trace_analysis::report::{Side, compare_csv, compare_json, compare_text};
 
 use super::export::{label, write_html};
 use super::open_trace::OpenTrace;
@@ -77,7 +77,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let out = match args.format {
         Format::Text => compare_text(&side_a, &side_b, width()),
         Format::Csv => compare_csv(&side_a, &side_b),
-        Format::Json => view::pretty(&compare_json(&side_a, &side_b)),
+        Format::Json => table::pretty(&compare_json(&side_a, &side_b)),
         Format::Html => {
             let mut page = Vec::new();
             write_html(&[(&args.a, &a), (&args.b, &b)], &mut page)?;

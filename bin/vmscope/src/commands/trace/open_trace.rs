@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use model::{HostNs, MachineId, Tid, TraceFilter};
 use recording::trace::Trace;
+use table::clean;
 use trace_analysis::findings::Findings;
+use trace_analysis::report::{About, Context};
 use trace_analysis::timeline::{Builder, Survey, Timeline};
-use view::clean;
-use view::trace::{About, Context};
 
 use super::progress::Progress;
 use cli::TimeRange;

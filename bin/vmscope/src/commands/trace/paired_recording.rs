@@ -22,7 +22,7 @@ pub(super) fn load(dir: &Path, trace: &TraceHeader) -> anyhow::Result<Loaded> {
     let (a, b) = (Taken::recording(&recording.header), Taken::trace(trace));
     if let Some(why) = mismatch(&a, &b) {
         let text = format!("{} can't be shown with this trace: {why}", dir.display());
-        return Err(Usage(view::clean(&text).into_owned()).into());
+        return Err(Usage(table::clean(&text).into_owned()).into());
     }
     Loaded::in_time(recording)
 }
@@ -62,18 +62,18 @@ fn mismatch(recording: &Taken<'_>, trace: &Taken<'_>) -> Option<String> {
     }
     let between_boots = recording.boot_unix_ns().abs_diff(trace.boot_unix_ns());
     if SAME_BOOT_NS < between_boots {
-        let between = view::seconds(between_boots, 3);
+        let between = table::seconds(between_boots, 3);
         return Some(format!(
             "their boot times differ by {between} s (another boot of {}, or its clock was set)",
             trace.hostname
         ));
     }
     if recording.end <= trace.begin {
-        let by = view::seconds(trace.begin.since(recording.end), 3);
+        let by = table::seconds(trace.begin.since(recording.end), 3);
         return Some(format!("it ended {by} s before the trace began"));
     }
     if trace.end <= recording.begin {
-        let by = view::seconds(recording.begin.since(trace.end), 3);
+        let by = table::seconds(recording.begin.since(trace.end), 3);
         return Some(format!("it began {by} s after the trace ended"));
     }
     None

@@ -13,7 +13,7 @@ use collector::{CollectError, Control, Next, Progress, Roots};
 use model::TraceTables;
 use rustix::process::{Signal, getpgrp};
 use rustix::termios::tcgetpgrp;
-use view::{clean, counted};
+use table::{clean, counted};
 
 use super::super::run::Run;
 use cli::duration_in_seconds;

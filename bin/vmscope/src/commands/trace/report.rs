@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use analysis::ProcessFilter;
 use anyhow::Context as _;
 use clap::ValueEnum;
+use table::clean;
 use trace_analysis::findings::{Findings, Selection};
 use trace_analysis::group::Key;
-use view::clean;
-use view::trace::Context;
+use trace_analysis::report::Context;
 
 use super::export::write_html;
 use super::open_trace::{OpenTrace, Source};
@@ -90,11 +90,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let progress = Progress::start("analysing", 0);
     let context = context(&trace, args)?;
     let view = args.view.into();
-    let usage = |no_view: view::trace::NoView| Usage(no_view.to_string());
+    let usage = |no_view: trace_analysis::report::NoView| Usage(no_view.to_string());
     let out = match args.format {
-        Format::Text => view::trace::text(&context, view, width()).map_err(usage)?.text(width()),
-        Format::Csv => view::trace::csv(&context, view).map_err(usage)?,
-        Format::Json => view::pretty(&view::trace::json(&context, view).map_err(usage)?),
+        Format::Text => {
+            trace_analysis::report::text(&context, view, width()).map_err(usage)?.text(width())
+        }
+        Format::Csv => trace_analysis::report::csv(&context, view).map_err(usage)?,
+        Format::Json => {
+            table::pretty(&trace_analysis::report::json(&context, view).map_err(usage)?)
+        }
         Format::Html => {
             let mut page = Vec::new();
             write_html(&[(&args.source.dir, &trace)], &mut page)?;
@@ -147,7 +151,7 @@ fn no_process(findings: &Findings<'_>, filter: &ProcessFilter) -> Usage {
     })
 }
 
-impl From<View> for view::trace::View {
+impl From<View> for trace_analysis::report::View {
     fn from(view: View) -> Self {
         match view {
             View::Overview => Self::Overview,

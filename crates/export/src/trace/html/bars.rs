@@ -4,7 +4,7 @@
 //! in its title.
 
 use std::fmt::Write as _;
-use view::{Cell, Column, Scale, Table, escape};
+use table::{Cell, Column, Scale, Table, escape};
 
 use crate::page::{legend, percent};
 

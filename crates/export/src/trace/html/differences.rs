@@ -1,9 +1,9 @@
 //! Two runs' figures with their differences, as tables.
 
+use table::escape;
 use trace_analysis::compare::{Group, Kind, Side, compare};
 use trace_analysis::findings::Findings;
-use view::escape;
-use view::trace::group_table;
+use trace_analysis::report::group_table;
 
 use crate::trace::Run;
 use crate::trace::names::{Names, short};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use view::{Table, escape};
+use table::{Table, escape};
 
 use trace_analysis::critical_path::Category;
 use trace_analysis::findings::Findings;

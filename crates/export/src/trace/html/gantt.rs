@@ -106,7 +106,7 @@ fn machine(findings: &Findings<'_>, begin: HostNs, max_pieces: usize, words: &mu
 /// What its lanes leave out.
 fn about_machine(all: &Lanes, resolution_ns: Option<u64>) -> String {
     let left_out = (0 < all.left_out).then(|| format!("{} more were left out", all.left_out));
-    let merged = resolution_ns.map(|ns| format!("pieces below {} are merged", view::length(ns)));
+    let merged = resolution_ns.map(|ns| format!("pieces below {} are merged", table::length(ns)));
     let idle = format!("{} tasks never had a CPU and have no lane", all.idle_tasks);
     [Some(idle), left_out, merged].into_iter().flatten().collect::<Vec<_>>().join("\n")
 }

@@ -1,6 +1,6 @@
 //! The page's head: what was traced and missed.
 
-use view::{Cell, Column, Table};
+use table::{Cell, Column, Table};
 
 use model::{HostNs, Machine, TraceTables};
 

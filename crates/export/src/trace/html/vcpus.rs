@@ -1,9 +1,9 @@
 //! VMs' CPUs from the host's side: what they were, who had their pCPUs, and whose time that was.
 
+use table::{Cell, Column, Table};
 use trace_analysis::findings::{Findings, OnHost};
 use trace_analysis::group::By;
 use trace_analysis::host_side::{CpuSide, Share, SideRow, Thief};
-use view::{Cell, Column, Table};
 
 use super::bars::{Bar, Chart};
 use super::figures::{Subject, chart, longest, of, titled};

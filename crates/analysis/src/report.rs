@@ -1,0 +1,19 @@
+//! Reports: profiles, where the time of vCPUs went, and how far the edges of gaps agree.
+
+mod agreement;
+mod correct;
+mod exits;
+mod profile;
+mod recording;
+mod steal;
+mod top;
+mod vcpu_time;
+
+pub use agreement::agreement;
+pub use correct::{CorrectQuery, TakenExceedsRun, correct, correct_all};
+pub use exits::{ExitsBy, exits};
+pub use profile::profile;
+pub use recording::{dropped, missed};
+pub use steal::{RARE, StealBy, StealQuery, steal, time_json};
+pub use top::{top, top_thief};
+pub use vcpu_time::VcpuTime;
