@@ -1,6 +1,8 @@
 //! What is booted: the initial RAM file systems of the virtual host and of the guests.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use crate::cache::{Cache, Key};
@@ -9,10 +11,51 @@ use crate::initramfs::Archive;
 use crate::kernel::Kernel;
 use crate::libraries;
 use crate::process;
+use crate::scenario::HostCpu;
 use crate::workload;
 
 /// What the virtual host needs before it has this machine's root.
 const HOST_MODULES: &[&str] = &["virtio_pci", "virtio_console", "9p", "9pnet_virtio", "overlay"];
+/// What an Intel host needs before it has its root: its disks are ATA ones.
+const INTEL_HOST_MODULES: &[&str] = &["ata_piix", "sd_mod", "ext4", "overlay"];
+/// What an Intel host may load later.
+const INTEL_ROOT_MODULES: &[&str] = &["kvm_intel", "vhost_vsock", "tun", "msr"];
+/// Packages of this machine whose files an Intel host has.
+const INTEL_ROOT_PACKAGES: &[&str] = &[
+    "base-files",
+    "bash",
+    "busybox-static",
+    "coreutils",
+    "dash",
+    "diffutils",
+    "findutils",
+    "grep",
+    "gzip",
+    "iproute2",
+    "kmod",
+    "libc-bin",
+    "mawk",
+    "procps",
+    "qemu-system-data",
+    "qemu-system-x86",
+    "seabios",
+    "sed",
+    "socat",
+    "tar",
+    "util-linux",
+];
+/// Further files.
+const INTEL_ROOT_FILES: &[&str] =
+    &["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts", "/etc/ld.so.cache"];
+/// Folders of packages that no program reads.
+const UNREAD: &[&str] = &[
+    "/usr/share/bash-completion",
+    "/usr/share/doc",
+    "/usr/share/info",
+    "/usr/share/lintian",
+    "/usr/share/locale",
+    "/usr/share/man",
+];
 /// What a guest needs. Those of the list's second half only matter to guests with a root of their own.
 const GUEST_MODULES: &[&str] = &[
     "virtio_pci",
@@ -24,6 +67,16 @@ const GUEST_MODULES: &[&str] = &[
     "msr",
     "virtio_net",
 ];
+/// What a microvm needs. Each module takes its time there.
+const MICROVM_MODULES: &[&str] = &[
+    "virtio_mmio",
+    "virtio_console",
+    "vmw_vsock_virtio_transport",
+    "virtio_blk",
+    "ext4",
+    "overlay",
+    "msr",
+];
 
 /// What goes into a guest's image besides the kernel's modules.
 #[derive(Debug, Clone)]
@@ -34,16 +87,111 @@ pub(crate) struct GuestContent<'a> {
     pub(crate) agent: Option<&'a Path>,
     /// Programs of this machine that scenarios name by path.
     pub(crate) programs: BTreeSet<&'a str>,
+    pub(crate) is_microvm: bool,
 }
 
 /// The virtual host's image, from the cache.
-pub(crate) fn host(cache: &Cache, kernel: &Kernel) -> Result<PathBuf, Error> {
+pub(crate) fn host(cache: &Cache, kernel: &Kernel, cpu: HostCpu) -> Result<PathBuf, Error> {
     let mut archive = base("/init", include_str!("scripts/host-init.sh"))?;
     for folder in ["lower", "layer", "root"] {
         archive.folder(folder);
     }
-    add_modules(&mut archive, kernel, HOST_MODULES)?;
+    let modules = match cpu {
+        HostCpu::Amd => HOST_MODULES,
+        HostCpu::Intel => INTEL_HOST_MODULES,
+    };
+    add_modules(&mut archive, kernel, modules)?;
     store(cache, "host-image", &archive)
+}
+
+/// The disk with an Intel host's root, from the cache: programs of this machine, and what these `programs` need besides.
+pub(crate) fn intel_root(
+    cache: &Cache,
+    kernel: &Kernel,
+    programs: &BTreeSet<PathBuf>,
+) -> Result<PathBuf, Error> {
+    let mut needed: BTreeSet<PathBuf> = BTreeSet::new();
+    for program in programs {
+        needed.extend(libraries::list(program)?);
+    }
+    let installed = process::run(process::tool("dpkg-query", "dpkg")?.arg("-W"))?;
+    let mut key = Key::new("intel-root");
+    key.add(&installed).add(kernel.root.as_os_str().as_encoded_bytes());
+    for word in [INTEL_ROOT_PACKAGES, INTEL_ROOT_MODULES, INTEL_ROOT_FILES].concat() {
+        key.add(word.as_bytes());
+    }
+    for path in programs.iter().chain(&needed) {
+        key.add(path.as_os_str().as_encoded_bytes());
+    }
+    let folder = cache.folder(&key, |folder| {
+        let root = folder.join("root");
+        intel_root_folder(&root, kernel, needed)?;
+        process::disk(&root, &folder.join("root.img"))?;
+        fs::remove_dir_all(&root).map_err(Error::io("remove", &root))
+    })?;
+    Ok(folder.join("root.img"))
+}
+
+fn intel_root_folder(
+    root: &Path,
+    kernel: &Kernel,
+    mut libraries: BTreeSet<PathBuf>,
+) -> Result<(), Error> {
+    for folder in ["dev", "etc", "proc", "sys", "run", "tmp", "root", "var/tmp", "usr/bin"] {
+        let folder = root.join(folder);
+        fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+    }
+    for name in ["bin", "sbin", "lib", "lib64"] {
+        // On today's Debian they lie in /usr.
+        if let Ok(target) = fs::read_link(Path::new("/").join(name)) {
+            let place = root.join(&target);
+            fs::create_dir_all(&place).map_err(Error::io("create", &place))?;
+            let link = root.join(name);
+            symlink(target, &link).map_err(Error::io("create", &link))?;
+        }
+    }
+    let mut dpkg = process::tool("dpkg-query", "dpkg")?;
+    let listed = process::run(dpkg.arg("-L").args(INTEL_ROOT_PACKAGES))?;
+    let listed = String::from_utf8_lossy(&listed).into_owned();
+    let files: BTreeSet<&Path> = (listed.lines().map(Path::new))
+        .chain(INTEL_ROOT_FILES.iter().map(Path::new))
+        .filter(|path| !UNREAD.iter().any(|folder| path.starts_with(folder)))
+        .filter(|path| path.symlink_metadata().is_ok_and(|metadata| !metadata.is_dir()))
+        .collect();
+    for file in files.iter().filter(|file| file.is_file()) {
+        libraries.extend(libraries::list(file)?);
+    }
+    let copy = |files: &BTreeSet<&Path>, links: &str| {
+        let mut cp = std::process::Command::new("cp");
+        cp.args(["--parents", "--preserve=mode,timestamps", links]).args(files).arg(root);
+        process::run(&mut cp).map(drop)
+    };
+    copy(&files, "-d")?;
+    copy(&libraries.iter().map(PathBuf::as_path).collect(), "-L")?;
+    for applet in applets()? {
+        let path = root.join("usr/bin").join(&applet);
+        if path.symlink_metadata().is_err() && !root.join("usr/sbin").join(&applet).exists() {
+            symlink("/bin/busybox", &path).map_err(Error::io("create", &path))?;
+        }
+    }
+    install_modules(root, kernel)
+}
+
+/// Unpacked: the host's kernel is slow.
+fn install_modules(root: &Path, kernel: &Kernel) -> Result<(), Error> {
+    let folder = root.join("lib/modules").join(&kernel.release);
+    fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+    let mut archive = Archive::default();
+    for (number, file) in kernel.module_files(INTEL_ROOT_MODULES)?.iter().enumerate() {
+        archive.copy_module("", number, file)?;
+    }
+    archive.unpack(&folder)?;
+    for name in ["modules.order", "modules.builtin", "modules.builtin.modinfo"] {
+        let from = kernel.modules().join(name);
+        fs::copy(&from, folder.join(name)).map_err(Error::io("copy", &from))?;
+    }
+    let mut depmod = process::tool("depmod", "kmod")?;
+    process::run(depmod.arg("-b").arg(root).arg(&kernel.release)).map(drop)
 }
 
 /// A guest's image, from the cache.
@@ -67,7 +215,8 @@ fn guest_archive(kernel: &Kernel, content: &GuestContent<'_>) -> Result<Archive,
     for folder in ["root", "run", "var/run", "usr/sbin"] {
         archive.folder(folder);
     }
-    add_modules(&mut archive, kernel, GUEST_MODULES)?;
+    let modules = if content.is_microvm { MICROVM_MODULES } else { GUEST_MODULES };
+    add_modules(&mut archive, kernel, modules)?;
     for name in workload::files() {
         add_program(
             &mut archive,
@@ -96,12 +245,17 @@ fn base(init: &str, script: &str) -> Result<Archive, Error> {
         archive.folder(folder);
     }
     archive.copy_program("/bin/busybox", &busybox)?;
-    let applets = process::run(std::process::Command::new(&busybox).arg("--list"))?;
-    for applet in String::from_utf8_lossy(&applets).lines().filter(|name| *name != "busybox") {
+    for applet in applets()? {
         archive.link(&format!("/bin/{applet}"), "busybox");
     }
     archive.program(init, script);
     Ok(archive)
+}
+
+fn applets() -> Result<Vec<String>, Error> {
+    let listed = process::run(process::tool("busybox", "busybox-static")?.arg("--list"))?;
+    let names = String::from_utf8_lossy(&listed).lines().map(str::to_owned).collect::<Vec<_>>();
+    Ok(names.into_iter().filter(|name| name != "busybox").collect())
 }
 
 fn add_modules(archive: &mut Archive, kernel: &Kernel, names: &[&str]) -> Result<(), Error> {
@@ -141,8 +295,6 @@ fn store(cache: &Cache, kind: &'static str, archive: &Archive) -> Result<PathBuf
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
     use crate::golden;
 
@@ -174,8 +326,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (kernel, workloads) = fake(folder.path());
         let agent = workloads.join("idle");
-        let content =
-            GuestContent { workloads: &workloads, agent: Some(&agent), programs: BTreeSet::new() };
+        let content = GuestContent {
+            workloads: &workloads,
+            agent: Some(&agent),
+            programs: BTreeSet::new(),
+            is_microvm: false,
+        };
         let listing = guest_archive(&kernel, &content).unwrap().listing();
         let own: Vec<_> = listing.lines().filter(|line| !line.ends_with(" -> busybox")).collect();
         golden::check("guest-image.txt", &(own.join("\n") + "\n"));

@@ -65,6 +65,15 @@ impl Archive {
         Ok(())
     }
 
+    /// Writes its plain files into an existing folder.
+    pub(crate) fn unpack(&self, folder: &Path) -> Result<(), Error> {
+        for (path, entry) in self.entries.iter().filter(|(_, entry)| entry.mode == FILE) {
+            let path = folder.join(path);
+            std::fs::write(&path, &entry.content).map_err(Error::io("write", &path))?;
+        }
+        Ok(())
+    }
+
     /// Paths with their kinds, one per line.
     #[cfg(test)]
     pub(crate) fn listing(&self) -> String {
