@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use crate::bare::{Accelerator, Bare};
+use crate::bochs;
 use crate::error::Error;
 use crate::kernel::Kernel;
 use crate::plan::Seat;
@@ -384,8 +385,8 @@ impl GuestMachine<'_> {
             line += &format!(" ADDRESS={NETWORK}.{}/24", FIRST_GUEST + self.index);
         }
         if guest.is_microvm {
-            // It has neither the PIT, the keyboard controller nor the PM timer that the kernel would look for.
-            line += " tsc=reliable no_timer_check reboot=t mitigations=off";
+            // It is reset by a triple fault only.
+            line += &format!(" {} reboot=t mitigations=off", bochs::QUICK_BOOT);
         }
         if !guest.cmdline.is_empty() {
             line += &format!(" {}", guest.cmdline);

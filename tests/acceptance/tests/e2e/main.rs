@@ -18,6 +18,7 @@ mod boot_exits;
 mod fleet;
 mod guests;
 mod hostile;
+mod intel;
 mod iso;
 mod kernel_threads;
 mod lab;
@@ -106,6 +107,7 @@ const TESTS: &[Test] = tests! {
     All packages::packages_are_installed_used_and_removed_in_a_clean_root,
     All hostile::an_unprivileged_user_spoils_no_row_of_others,
     All layout::damon_counts_where_nothing_else_does,
+    All intel::a_vm_on_an_intel_host_is_recorded,
     All testbed::guests_boot_again_and_answer,
     All testbed::guests_are_stopped_moved_and_get_cpus,
     All testbed::guests_reach_each_other_and_the_host_has_nodes,
