@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cache::{Cache, Key};
 use crate::error::Error;
-use crate::initramfs::Archive;
+use crate::initramfs::{Archive, unpacked_module};
 use crate::kernel::Kernel;
 use crate::libraries;
 use crate::process;
@@ -146,8 +146,7 @@ fn intel_root_folder(
         if let Ok(target) = fs::read_link(Path::new("/").join(name)) {
             let place = root.join(&target);
             fs::create_dir_all(&place).map_err(Error::io("create", &place))?;
-            let link = root.join(name);
-            symlink(target, &link).map_err(Error::io("create", &link))?;
+            link_into(root, &target, Path::new(name))?;
         }
     }
     let mut dpkg = process::tool("dpkg-query", "dpkg")?;
@@ -161,31 +160,52 @@ fn intel_root_folder(
     for file in files.iter().filter(|file| file.is_file()) {
         libraries.extend(libraries::list(file)?);
     }
-    let copy = |files: &BTreeSet<&Path>, links: &str| {
-        let mut cp = std::process::Command::new("cp");
-        cp.args(["--parents", "--preserve=mode,timestamps", links]).args(files).arg(root);
-        process::run(&mut cp).map(drop)
-    };
-    copy(&files, "-d")?;
-    copy(&libraries.iter().map(PathBuf::as_path).collect(), "-L")?;
+    for file in &files {
+        match fs::read_link(file) {
+            Ok(target) => link_into(root, &target, file)?,
+            Err(_) => copy_into(root, file)?,
+        }
+    }
+    libraries.iter().try_for_each(|library| copy_into(root, library))?;
     for applet in applets()? {
-        let path = root.join("usr/bin").join(&applet);
-        if path.symlink_metadata().is_err() && !root.join("usr/sbin").join(&applet).exists() {
-            symlink("/bin/busybox", &path).map_err(Error::io("create", &path))?;
+        if !root.join("usr/sbin").join(&applet).exists() {
+            link_into(root, Path::new("/bin/busybox"), &Path::new("/usr/bin").join(&applet))?;
         }
     }
     install_modules(root, kernel)
+}
+
+/// Copies a file of this machine to its place below `root`.
+fn copy_into(root: &Path, file: &Path) -> Result<(), Error> {
+    let place = make_place(root, file)?;
+    fs::copy(file, &place).map(drop).map_err(Error::io("copy", file))
+}
+
+/// Makes a symbolic link below `root`, unless there is something already.
+fn link_into(root: &Path, target: &Path, file: &Path) -> Result<(), Error> {
+    let place = make_place(root, file)?;
+    if place.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    symlink(target, &place).map_err(Error::io("create", &place))
+}
+
+fn make_place(root: &Path, file: &Path) -> Result<PathBuf, Error> {
+    let place = root.join(file.strip_prefix("/").unwrap_or(file));
+    let folder = place.parent().unwrap_or(root);
+    fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+    Ok(place)
 }
 
 /// Unpacked: the host's kernel is slow.
 fn install_modules(root: &Path, kernel: &Kernel) -> Result<(), Error> {
     let folder = root.join("lib/modules").join(&kernel.release);
     fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
-    let mut archive = Archive::default();
-    for (number, file) in kernel.module_files(INTEL_ROOT_MODULES)?.iter().enumerate() {
-        archive.copy_module("", number, file)?;
+    for file in kernel.module_files(INTEL_ROOT_MODULES)? {
+        let (name, content) = unpacked_module(&file)?;
+        let place = folder.join(name);
+        fs::write(&place, content).map_err(Error::io("write", &place))?;
     }
-    archive.unpack(&folder)?;
     for name in ["modules.order", "modules.builtin", "modules.builtin.modinfo"] {
         let from = kernel.modules().join(name);
         fs::copy(&from, folder.join(name)).map_err(Error::io("copy", &from))?;
