@@ -15,6 +15,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::cache::{Cache, Key};
 use crate::error::Error;
@@ -30,6 +33,8 @@ const SHARE_DISK: &str = "share.img";
 const ROOT_DISK: &str = "root.img";
 const DISC: &str = "boot.iso";
 const CONFIGURATION: &str = "bochsrc";
+/// How long Bochs may take until it draws its screen.
+const TO_START: Duration = Duration::from_secs(60);
 /// The folder of the command's files on the share's disk.
 const OUT: &str = "out";
 
@@ -64,6 +69,31 @@ pub(crate) fn command(folder: &Path, memory: Size, ports: SerialPorts) -> Result
 /// Debian's Bochs has a debugger, which waits for an order to go on.
 pub(crate) fn go_on(bochs: &mut Child) -> io::Result<()> {
     bochs.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(b"c\n"))
+}
+
+/// Reads what the machine's screen shows, as long as Bochs runs. Bochs draws it on a terminal that it makes, says in its log
+/// which one that is, and stops when nothing is read there.
+pub(crate) fn read_screen(log: PathBuf) {
+    std::thread::spawn(move || {
+        let start = Instant::now();
+        while start.elapsed() < TO_START {
+            if let Some(mut screen) = screen(&fs::read(&log).unwrap_or_default()) {
+                // It ends with an error when Bochs does.
+                let _ = io::copy(&mut screen, &mut io::sink());
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+}
+
+fn screen(log: &[u8]) -> Option<fs::File> {
+    let log = String::from_utf8_lossy(log);
+    let (_, rest) = log.split_once("connected to screen \"")?;
+    let (path, _) = rest.split_once('"')?;
+    // It must not become this process's terminal.
+    let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).ok().map(fs::File::from)
 }
 
 /// Lays the machine's disks in `folder`; those of the cache stay where they are.
@@ -124,7 +154,7 @@ fn menu(cmdline: &str) -> String {
         "set timeout=0
 if cmostest 0x70:0; then halt; fi
 cmosset 0x70:0
-linux /kernel console=ttyS0,115200 quiet loglevel=4 panic=-1 mitigations=off nowatchdog {QUICK_BOOT} INTEL=1 TERM=dumb {cmdline}
+linux /kernel console=ttyS0,115200 quiet loglevel=4 panic=-1 mitigations=off nowatchdog vt.global_cursor_default=0 {QUICK_BOOT} INTEL=1 TERM=dumb {cmdline}
 initrd /initrd
 boot
 "

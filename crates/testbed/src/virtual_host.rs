@@ -134,6 +134,7 @@ impl VirtualHost {
         let mut process = Bound(child);
         if is_bochs {
             bochs::go_on(&mut process.0).map_err(failed)?;
+            bochs::read_screen(log.clone());
         }
         let control = events.try_clone().map_err(failed)?;
         let is_peer = prepared.seat == Seat::Peer;
