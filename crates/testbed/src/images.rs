@@ -104,28 +104,24 @@ pub(crate) fn host(cache: &Cache, kernel: &Kernel, cpu: HostCpu) -> Result<PathB
     store(cache, "host-image", &archive)
 }
 
-/// The disk with an Intel host's root, from the cache: programs of this machine, and what these `programs` need besides.
+/// The disk with an Intel host's root, from the cache: programs of this machine, and further files that are `needed`.
 pub(crate) fn intel_root(
     cache: &Cache,
     kernel: &Kernel,
-    programs: &BTreeSet<PathBuf>,
+    needed: &BTreeSet<PathBuf>,
 ) -> Result<PathBuf, Error> {
-    let mut needed: BTreeSet<PathBuf> = BTreeSet::new();
-    for program in programs {
-        needed.extend(libraries::list(program)?);
-    }
     let installed = process::run(process::tool("dpkg-query", "dpkg")?.arg("-W"))?;
     let mut key = Key::new("intel-root");
     key.add(&installed).add(kernel.root.as_os_str().as_encoded_bytes());
     for word in [INTEL_ROOT_PACKAGES, INTEL_ROOT_MODULES, INTEL_ROOT_FILES].concat() {
         key.add(word.as_bytes());
     }
-    for path in programs.iter().chain(&needed) {
+    for path in needed {
         key.add(path.as_os_str().as_encoded_bytes());
     }
     let folder = cache.folder(&key, |folder| {
         let root = folder.join("root");
-        intel_root_folder(&root, kernel, needed)?;
+        intel_root_folder(&root, kernel, needed.clone())?;
         process::disk(&root, &folder.join("root.img"))?;
         fs::remove_dir_all(&root).map_err(Error::io("remove", &root))
     })?;
@@ -135,7 +131,7 @@ pub(crate) fn intel_root(
 fn intel_root_folder(
     root: &Path,
     kernel: &Kernel,
-    mut libraries: BTreeSet<PathBuf>,
+    mut needed: BTreeSet<PathBuf>,
 ) -> Result<(), Error> {
     for folder in ["dev", "etc", "proc", "sys", "run", "tmp", "root", "var/tmp", "usr/bin"] {
         let folder = root.join(folder);
@@ -158,7 +154,7 @@ fn intel_root_folder(
         .filter(|path| path.symlink_metadata().is_ok_and(|metadata| !metadata.is_dir()))
         .collect();
     for file in files.iter().filter(|file| file.is_file()) {
-        libraries.extend(libraries::list(file)?);
+        needed.extend(libraries::list(file)?);
     }
     for file in &files {
         match fs::read_link(file) {
@@ -166,7 +162,7 @@ fn intel_root_folder(
             Err(_) => copy_into(root, file)?,
         }
     }
-    libraries.iter().try_for_each(|library| copy_into(root, library))?;
+    needed.iter().try_for_each(|file| copy_into(root, file))?;
     for applet in applets()? {
         if !root.join("usr/sbin").join(&applet).exists() {
             link_into(root, Path::new("/bin/busybox"), &Path::new("/usr/bin").join(&applet))?;

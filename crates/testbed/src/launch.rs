@@ -17,6 +17,7 @@ use crate::inside;
 use crate::kernel::{self, Flavour, Kernel};
 use crate::kernel_build;
 use crate::kvm_probe::{self, KvmVerdict};
+use crate::libraries;
 use crate::plan::{Boot, Plan, Seat};
 use crate::process;
 use crate::progress::{note, warn};
@@ -230,13 +231,17 @@ fn intel_boot(
     let kernel = kernel::find(cache, &wanted, Flavour::Cloud)?;
     let disc = bochs::disc(cache, host, &kernel, &images::host(cache, &kernel, host.cpu)?)?;
     let natives = scenario.natives.iter().map(|native| native.workload.program());
-    let copied = fs::read_dir(share.join("bin")).map_err(Error::io("list", share))?.flatten();
-    let programs: BTreeSet<PathBuf> = natives
-        .filter(|program| program.starts_with('/'))
-        .map(PathBuf::from)
-        .chain(copied.map(|entry| entry.path()))
-        .collect();
-    let root = images::intel_root(cache, &kernel, &programs)?;
+    let natives: Vec<_> =
+        natives.filter(|program| program.starts_with('/')).map(PathBuf::from).collect();
+    let bin = share.join("bin");
+    let copied = fs::read_dir(&bin).map_err(Error::io("list", &bin))?.flatten();
+    let mut needed: BTreeSet<PathBuf> = natives.iter().cloned().collect();
+    for program in natives.into_iter().chain(copied.map(|entry| entry.path())) {
+        needed.extend(libraries::list(&program)?);
+    }
+    // Those of the workloads lie beside them.
+    needed.retain(|file| !file.starts_with(&bin));
+    let root = images::intel_root(cache, &kernel, &needed)?;
     bochs::lay_disks(folder, &disc, &root)?;
     process::disk(share, &bochs::share_disk(folder))?;
     // The disk has it now.
