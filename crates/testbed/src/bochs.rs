@@ -179,7 +179,7 @@ error: action=ignore
 info: action=ignore
 debug: action=ignore
 cpu: model=corei7_haswell_4770, count=1, ips={INSTRUCTIONS_PER_SECOND}, reset_on_triple_fault=0
-clock: sync=none, time0=1700000000
+clock: sync=none, time0=utc
 pci: enabled=1, chipset=i440fx
 ata0: enabled=1, ioaddr1=0x1f0, ioaddr2=0x3f0, irq=14
 ata1: enabled=1, ioaddr1=0x170, ioaddr2=0x370, irq=15
