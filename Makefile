@@ -2,7 +2,7 @@
 
 # What compiling needs, and what running needs besides: the latter is installed while the former is at work.
 BUILD_PACKAGES := clang libbpf-dev libelf-dev zlib1g-dev pkg-config gcc libc6-dev make
-RUN_PACKAGES := qemu-system-x86 busybox-static kmod xz-utils e2fsprogs libquantum-dev libsqlite3-dev \
+RUN_PACKAGES := qemu-system-x86 bochs bochsbios vgabios bochs-term busybox-static kmod xz-utils e2fsprogs libquantum-dev libsqlite3-dev \
                 mmdebstrap genext2fs uidmap curl procps iproute2 socat
 BOOT_PACKAGES := gcc make grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools ovmf
 MUSL := x86_64-unknown-linux-musl

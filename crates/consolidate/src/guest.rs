@@ -31,6 +31,7 @@ pub fn guest(plan: &Plan, settings: &GuestSettings) -> Guest {
         network: true,
         workload: vec![Workload::parse(workload).expect("a workload of the testbed")],
         channel: Channel::None,
+        is_microvm: false,
         root: None,
         packages: packages.iter().map(|name| (*name).to_owned()).collect(),
         host_disk: false,

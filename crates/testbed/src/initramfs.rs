@@ -54,13 +54,7 @@ impl Archive {
         number: usize,
         from: &Path,
     ) -> Result<(), Error> {
-        let name = from.file_name().unwrap_or_default().to_string_lossy();
-        let (name, content) = match name.strip_suffix(".xz") {
-            Some(plain) => {
-                (plain, process::run(process::tool("xz", "xz-utils")?.arg("-dc").arg(from))?)
-            }
-            None => (&*name, std::fs::read(from).map_err(Error::io("read", from))?),
-        };
+        let (name, content) = unpacked_module(from)?;
         self.file(&format!("{folder}/{number:02}-{name}"), content);
         Ok(())
     }
@@ -96,6 +90,18 @@ impl Archive {
             parent = folder;
         }
         self.entries.insert(path.to_owned(), Entry { mode, content });
+    }
+}
+
+/// The name and the content of a kernel module's file, unpacked.
+pub(crate) fn unpacked_module(from: &Path) -> Result<(String, Vec<u8>), Error> {
+    let name = from.file_name().unwrap_or_default().to_string_lossy();
+    match name.strip_suffix(".xz") {
+        Some(plain) => {
+            let content = process::run(process::tool("xz", "xz-utils")?.arg("-dc").arg(from))?;
+            Ok((plain.to_owned(), content))
+        }
+        None => Ok((name.to_string(), std::fs::read(from).map_err(Error::io("read", from))?)),
     }
 }
 

@@ -7,19 +7,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::bochs;
 use crate::cache::Cache;
 use crate::debian;
 use crate::direct;
 use crate::error::Error;
 use crate::images::{self, GuestContent};
+use crate::inside;
 use crate::kernel::{self, Flavour, Kernel};
 use crate::kernel_build;
 use crate::kvm_probe::{self, KvmVerdict};
+use crate::libraries;
 use crate::plan::{Boot, Plan, Seat};
 use crate::process;
 use crate::progress::{note, warn};
 use crate::qemu;
-use crate::scenario::{Channel, Guest, GuestKernel, Scenario};
+use crate::scenario::{Channel, Guest, GuestKernel, HostCpu, Scenario};
 use crate::virtual_host;
 use crate::vmlinux;
 use crate::workload;
@@ -53,6 +56,9 @@ pub enum HostChoice {
     Direct,
 }
 
+/// The kernel of an Intel host that names none: earlier than 6.3 a sample's address in the guest is not known there.
+const INTEL_HOST_KERNEL: &str = "6.12";
+
 /// How the folders of runs are called: this, the process, something random.
 const RUN_PREFIX: &str = "vmscope-testbed-";
 
@@ -69,10 +75,11 @@ pub(crate) struct Prepared {
 
 /// What the virtual host boots.
 #[derive(Debug)]
-pub(crate) struct HostBoot {
-    pub(crate) kernel: Kernel,
-    pub(crate) image: PathBuf,
-    pub(crate) initrd: PathBuf,
+pub(crate) enum HostBoot {
+    /// In QEMU.
+    Amd { kernel: Kernel, image: PathBuf, initrd: PathBuf },
+    /// In Bochs: disks, which lie in the run's folder.
+    Intel,
 }
 
 /// Runs a scenario's command on a KVM host with its guests; returns the command's exit code.
@@ -135,20 +142,30 @@ pub(crate) fn prepare(
         .map_err(Error::io("create a folder in", &std::env::temp_dir()))?;
     note("preparing kernels, workloads and images");
     let workloads = workload::build_all(&cache)?;
-    let bin = folder.path().join("bin");
-    for needed in [&bin, &folder.path().join("out")] {
-        fs::create_dir(needed).map_err(Error::io("create", needed))?;
+    let is_intel = scenario.host.cpu == HostCpu::Intel;
+    // What the host sees of the run's folder: all, or what is copied to a disk.
+    let share = if is_intel { folder.path().join("share") } else { folder.path().to_owned() };
+    let bin = share.join("bin");
+    for needed in [&bin, &share.join("out")] {
+        fs::create_dir_all(needed).map_err(Error::io("create", needed))?;
     }
     copy_programs(vmscope, &bin)?;
     for name in workload::files() {
         copy(&workloads.join(name), &bin.join(name))?;
     }
     plan.guests = boots(&scenario.guests, &cache, &workloads, vmscope, folder.path())?;
-    if !direct {
+    if is_intel {
+        let guests = plan.guests.into_iter().map(|boot| copy_boot(&boot, &share));
+        plan.guests = guests.collect::<Result<_, Error>>()?;
+    } else if !direct {
         plan.guests = plan.guests.into_iter().map(Boot::seen_from_inside).collect();
     }
-    plan.write(folder.path())?;
-    let host = if direct { None } else { Some(host_boot(&scenario, &cache)?) };
+    plan.write(&share)?;
+    let host = match (direct, scenario.host.cpu) {
+        (true, _) => None,
+        (false, HostCpu::Amd) => Some(host_boot(&scenario, &cache)?),
+        (false, HostCpu::Intel) => Some(intel_boot(&scenario, &cache, &share, folder.path())?),
+    };
     let peer = scenario.peer.as_deref().map(|peer| prepare_peer(peer, &plan, vmscope));
     let peer = peer.transpose()?.map(Box::new);
     Ok(Prepared { scenario, folder, host, seat: plan.seat, peer })
@@ -195,8 +212,54 @@ fn remove_stale(folder: &Path) {
 fn host_boot(scenario: &Scenario, cache: &Cache) -> Result<HostBoot, Error> {
     let kernel = kernel::find(cache, &scenario.host.kernel, Flavour::Full)?;
     let image = vmlinux::of_image(cache, &kernel.image())?;
-    let initrd = images::host(cache, &kernel)?;
-    Ok(HostBoot { kernel, image, initrd })
+    let initrd = images::host(cache, &kernel, HostCpu::Amd)?;
+    Ok(HostBoot::Amd { kernel, image, initrd })
+}
+
+/// Lays an Intel host's disks in the run's `folder`.
+fn intel_boot(
+    scenario: &Scenario,
+    cache: &Cache,
+    share: &Path,
+    folder: &Path,
+) -> Result<HostBoot, Error> {
+    let host = &scenario.host;
+    let wanted = match &host.kernel {
+        GuestKernel::Default => GuestKernel::Version(INTEL_HOST_KERNEL.to_owned()),
+        wanted => wanted.clone(),
+    };
+    let kernel = kernel::find(cache, &wanted, Flavour::Cloud)?;
+    let disc = bochs::disc(cache, host, &kernel, &images::host(cache, &kernel, host.cpu)?)?;
+    let natives = scenario.natives.iter().map(|native| native.workload.program());
+    let natives: Vec<_> =
+        natives.filter(|program| program.starts_with('/')).map(PathBuf::from).collect();
+    let bin = share.join("bin");
+    let copied = fs::read_dir(&bin).map_err(Error::io("list", &bin))?.flatten();
+    let mut needed: BTreeSet<PathBuf> = natives.iter().cloned().collect();
+    for program in natives.into_iter().chain(copied.map(|entry| entry.path())) {
+        needed.extend(libraries::list(&program)?);
+    }
+    // Those of the workloads lie beside them.
+    needed.retain(|file| !file.starts_with(&bin));
+    let root = images::intel_root(cache, &kernel, &needed)?;
+    bochs::lay_disks(folder, &disc, &root)?;
+    process::disk(share, &bochs::share_disk(folder))?;
+    // The disk has it now.
+    fs::remove_dir_all(share).map_err(Error::io("remove", share))?;
+    Ok(HostBoot::Intel)
+}
+
+/// Copies what a guest boots from to where an Intel host finds it.
+fn copy_boot(boot: &Boot, share: &Path) -> Result<Boot, Error> {
+    let bring = |from: &Path, name: &str| {
+        copy(from, &share.join(name))?;
+        Ok::<_, Error>(Path::new(inside::FOLDER).join("share").join(name))
+    };
+    Ok(Boot {
+        kernel: bring(&boot.kernel, "guest-kernel")?,
+        initrd: bring(&boot.initrd, "guest-initrd")?,
+        disk: boot.disk.as_deref().map(|disk| bring(disk, "guest-disk")).transpose()?,
+    })
 }
 
 /// Makes ready what a guest boots from, in the cache: its kernel, image and root. `vmscope` is the program whose guest command
@@ -247,7 +310,8 @@ fn boots(
         .map(|workload| workload.program())
         .filter(|program| program.starts_with('/'))
         .collect();
-    let content = GuestContent { workloads, agent: agent.as_deref(), programs };
+    let is_microvm = guests.iter().any(|guest| guest.is_microvm);
+    let content = GuestContent { workloads, agent: agent.as_deref(), programs, is_microvm };
     let mut made: Vec<((GuestKernel, Option<u32>), Boot)> = Vec::new();
     let mut boots = Vec::new();
     for guest in guests {
@@ -281,25 +345,13 @@ fn root_disk(guest: &Guest, cache: &Cache, folder: &Path) -> Result<Option<PathB
         return debian::image(cache, &guest.packages).map(Some);
     }
     let image = folder.join(format!("{}.img", guest.name));
-    guest.root.as_deref().map(|root| disk(root, &image)).transpose()
-}
-
-/// The disk of a guest with its own root: an image as it is, a folder made into one.
-fn disk(root: &Path, image: &Path) -> Result<PathBuf, Error> {
+    let Some(root) = &guest.root else { return Ok(None) };
     let root = root.canonicalize().map_err(Error::io("find", root))?;
     if root.is_file() {
-        return Ok(root);
+        return Ok(Some(root));
     }
-    let used = process::run(process::tool("du", "coreutils")?.arg("-skx").arg(&root))?;
-    let used_kib: u64 = String::from_utf8_lossy(&used)
-        .split_whitespace()
-        .next()
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(0);
-    let size = format!("{}k", used_kib + used_kib / 3 + (64 << 10));
-    let mut mke2fs = process::tool("mke2fs", "e2fsprogs")?;
-    process::run(mke2fs.args(["-q", "-t", "ext4", "-d"]).arg(&root).arg(image).arg(size))?;
-    Ok(image.to_owned())
+    process::disk(&root, &image)?;
+    Ok(Some(image))
 }
 
 /// The guest command: beside `vmscope`, or where cargo puts the static build.

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! On a machine whose KVM really runs guests the middle step can be left out: `inside` is then called
-//! directly.
+//! directly. QEMU emulates no VMX: a host with an Intel CPU runs in Bochs (`bochs.rs`), with disk images and serial
+//! ports in place of shared folders and virtio's ports.
 //!
 //! Design constraints: everything waits for events, nothing for a fixed time; every process started
 //! here ends with the run, whatever ends the run. The machine's root is only ever shared read-only.
@@ -18,6 +19,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bare;
+mod bochs;
 mod cache;
 mod debian;
 mod direct;
@@ -58,7 +60,7 @@ pub use launch::{HostChoice, Run, prepare_guest, run, runs_here};
 pub use plan::{Boot, seen_from_inside};
 pub use process::spawn_bound_alone as spawn_bound;
 pub use scenario::{
-    Action, Channel, Guest, GuestKernel, Host, Native, Node, Scenario, Size, Step, When,
+    Action, Channel, Guest, GuestKernel, Host, HostCpu, Native, Node, Scenario, Size, Step, When,
 };
 pub use shell::shell;
 pub use steps::{Done, steps};

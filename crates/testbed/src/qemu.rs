@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use crate::bare::{Accelerator, Bare};
+use crate::bochs;
 use crate::error::Error;
 use crate::kernel::Kernel;
 use crate::plan::Seat;
@@ -248,6 +249,11 @@ impl GuestMachine<'_> {
         let mut line = Line::default();
         line.two("-name", &format!("{},debug-threads=on", guest.name));
         line.two("-accel", "kvm").two("-cpu", "host");
+        if guest.is_microvm {
+            line.two("-machine", "microvm");
+        }
+        // A microvm has no PCI.
+        let bus = if guest.is_microvm { "device" } else { "pci" };
         let max = guest.max_cpus.map(|max| format!(",maxcpus={max}")).unwrap_or_default();
         line.two("-smp", &format!("{}{max}", guest.cpus));
         line.two("-m", &format!("{}M", guest.memory.as_mebibytes()));
@@ -287,16 +293,19 @@ impl GuestMachine<'_> {
         if let Some(disk) = self.disk {
             // What the guest writes is thrown away.
             let format = disk_format(disk);
-            line.two(
-                "-drive",
-                &format!("file={},format={format},if=virtio,snapshot=on", escaped(disk)),
-            );
+            let file = escaped(disk);
+            let (kind, device) = match guest.is_microvm {
+                true => ("none,id=root", Some("virtio-blk-device,drive=root")),
+                false => ("virtio", None),
+            };
+            line.two("-drive", &format!("file={file},format={format},if={kind},snapshot=on"));
+            device.map(|device| line.two("-device", device));
         }
         if guest.host_disk {
             // Past the host's memory, as it is usual: what the guest does not have in its own comes from the disk.
             line.two("-drive", &format!("file={HOST_DISK},format=raw,if=virtio,cache=none"));
         }
-        if self.identity.is_none() {
+        if self.identity.is_none() && !guest.is_microvm {
             // The guest does not see it: QEMU's snapshots need a place.
             line.two("-drive", "if=none,id=snapshots,driver=null-co,size=8G,snapshot=on");
         }
@@ -305,7 +314,7 @@ impl GuestMachine<'_> {
             line.two("-netdev", &format!("tap,id=net,ifname={tap},script=no,downscript=no"));
             line.two("-device", &format!("virtio-net-pci,netdev=net,mac=52:54:00:10:00:{n:02x}"));
         }
-        line.two("-device", "virtio-serial-pci");
+        line.two("-device", &format!("virtio-serial-{bus}"));
         line.two("-chardev", &format!("socket,id=exec,path={}", escaped(&self.exec())));
         line.two("-device", &format!("virtserialport,chardev=exec,name={EXEC_PORT}"));
         if let Some(socket) = self.identity {
@@ -316,7 +325,7 @@ impl GuestMachine<'_> {
             Channel::Vsock => {
                 line.two(
                     "-device",
-                    &format!("vhost-vsock-pci,guest-cid={}", FIRST_CID + self.index),
+                    &format!("vhost-vsock-{bus},guest-cid={}", FIRST_CID + self.index),
                 );
             }
             Channel::Serial => {
@@ -374,6 +383,10 @@ impl GuestMachine<'_> {
         }
         if guest.network && self.identity.is_none() {
             line += &format!(" ADDRESS={NETWORK}.{}/24", FIRST_GUEST + self.index);
+        }
+        if guest.is_microvm {
+            // It is reset by a triple fault only.
+            line += &format!(" {} reboot=t mitigations=off", bochs::QUICK_BOOT);
         }
         if !guest.cmdline.is_empty() {
             line += &format!(" {}", guest.cmdline);

@@ -41,6 +41,8 @@ pub struct Scenario {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Host {
+    /// Whose virtualisation it has.
+    pub cpu: HostCpu,
     pub cpus: u32,
     pub memory: Size,
     pub kernel: GuestKernel,
@@ -66,6 +68,7 @@ pub struct Host {
 impl Default for Host {
     fn default() -> Self {
         Self {
+            cpu: HostCpu::Amd,
             cpus: 2,
             memory: Size::mebibytes(3072),
             kernel: GuestKernel::Default,
@@ -78,6 +81,17 @@ impl Default for Host {
             command: None,
         }
     }
+}
+
+/// The vendor of the virtual host's CPUs, and so what emulates it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HostCpu {
+    /// QEMU's emulation of SVM.
+    #[default]
+    Amd,
+    /// Bochs's emulation of VMX. One CPU and one guest only.
+    Intel,
 }
 
 /// A NUMA node of the host.
@@ -140,6 +154,9 @@ pub struct Guest {
     /// How its `vmscope-guest` is reached.
     #[serde(default)]
     pub channel: Channel,
+    /// Whether it is a microvm, not a PC: emulated VMX is so slow that the firmware and the devices of a PC take too long.
+    #[serde(skip)]
+    pub is_microvm: bool,
     /// A root folder or disk image to use in place of the built root.
     #[serde(default)]
     pub root: Option<PathBuf>,
@@ -241,8 +258,10 @@ impl Scenario {
         })?;
         scenario.check().map_err(|problem| wrong(None, problem))?;
         let folder = path.parent().unwrap_or(Path::new(""));
+        let is_microvm = scenario.host.cpu == HostCpu::Intel;
         let peers = scenario.peer.iter_mut().flat_map(|peer| &mut peer.guests);
         for guest in scenario.guests.iter_mut().chain(peers) {
+            guest.is_microvm = is_microvm;
             if let Some(root) = &mut guest.root {
                 *root = folder.join(&*root);
             }
@@ -260,6 +279,7 @@ impl Scenario {
         let host = &self.host;
         let on_host = |step: &Step| step.guest.is_none() && matches!(step.action, Action::Run(_));
         let needs = [
+            (host.cpu == HostCpu::Intel, "an emulated Intel CPU"),
             (host.deterministic, "time that counts instructions"),
             (host.disk.is_some(), "a disk of its own"),
             (!host.nodes.is_empty(), "NUMA nodes of its own"),
@@ -301,13 +321,49 @@ impl Scenario {
             .filter_map(|native| native.pin)
             .try_for_each(|pin| check_pin("native.pin", pin, &self.host))?;
         self.host.check_nodes()?;
+        self.check_intel()?;
         check_cmdline("host.cmdline", &self.host.cmdline)?;
         step::check(&self.steps, |name| self.guest(name).is_some())?;
         self.peer.as_ref().map_or(Ok(()), |peer| self.check_peer(peer))
     }
 
+    /// What Bochs does not emulate, or what hangs in it, is refused.
+    fn check_intel(&self) -> Result<(), String> {
+        if self.host.cpu != HostCpu::Intel {
+            return Ok(());
+        }
+        let host = &self.host;
+        if host.cpus != 1 {
+            return Err("host.cpu: an Intel host needs `cpus = 1`".to_owned());
+        }
+        check_range("host.memory (MiB) of an Intel host", host.memory.0, 512, 3072)?;
+        let guest_has = |has: fn(&Guest) -> bool| self.guests.iter().any(has);
+        let odd = [
+            (host.deterministic, "`deterministic` time"),
+            (host.disk.is_some(), "a `disk`"),
+            (!host.nodes.is_empty(), "`node`s"),
+            (host.uplink, "an `uplink`"),
+            (self.peer.is_some(), "a `peer`"),
+            (1 < self.guests.len(), "more than one guest"),
+            (
+                guest_has(|guest| guest.cpus != 1 || guest.max_cpus.is_some()),
+                "guests with more than one vCPU",
+            ),
+            (guest_has(|guest| guest.network), "guests with a `network`"),
+            (
+                guest_has(|guest| guest.migrates || guest.start == When::Arrives),
+                "guests that migrate",
+            ),
+        ];
+        match odd.into_iter().find(|(is_odd, _)| *is_odd) {
+            Some((_, what)) => Err(format!("host.cpu: an Intel host can't have {what}")),
+            None => Ok(()),
+        }
+    }
+
     fn check_peer(&self, peer: &Self) -> Result<(), String> {
         let odd = [
+            (peer.host.cpu == HostCpu::Intel, "an Intel CPU"),
             (peer.peer.is_some(), "a peer of its own"),
             (!peer.steps.is_empty(), "steps"),
             (peer.host.deterministic || self.host.deterministic, "deterministic time"),

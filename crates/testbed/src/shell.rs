@@ -11,6 +11,7 @@ use crate::launch;
 use crate::plan::{Plan, Seat};
 use crate::process;
 use crate::progress::Progress;
+use crate::scenario::HostCpu;
 use crate::virtual_host::VirtualHost;
 
 /// Opens a prompt in the virtual host, with the guests of a scenario if one is given. Ends with the
@@ -27,7 +28,15 @@ pub fn shell(scenario: Option<&Path>, vmscope: &Path) -> Result<u8, Error> {
         guests: Vec::new(),
         command: Vec::new(),
     };
-    let prepared = launch::prepare(plan.scenario()?, plan, false, vmscope)?;
+    let scenario = plan.scenario()?;
+    if scenario.host.cpu == HostCpu::Intel {
+        return Err(Error::Scenario {
+            path: path.to_owned(),
+            line: None,
+            problem: "host.cpu: an Intel host has no terminal".to_owned(),
+        });
+    }
+    let prepared = launch::prepare(scenario, plan, false, vmscope)?;
     let failed = |error: io::Error| Error::Host { problem: format!("got no terminal: {error}") };
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let interrupts = process::catch_interrupts().map_err(failed)?;

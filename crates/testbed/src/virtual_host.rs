@@ -1,16 +1,20 @@
 //! The virtual KVM host's process: started with the ports joined to us, watched, ended.
 
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cli::SignalFlag;
+use rustix::pipe::PipeFlags;
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 
+use crate::bochs::{self, SerialPorts};
 use crate::error::Error;
 use crate::inside::Stop;
 use crate::launch::{HostBoot, Prepared};
@@ -19,11 +23,14 @@ use crate::plan::Seat;
 use crate::process::{self, Bound};
 use crate::progress::Progress;
 use crate::qemu::{self, HostMachine, Wire};
+use crate::scenario::Host;
 
 /// How long the inside may take to stop on request: its command's grace, and files to bring back.
 const GRACE: Duration = Duration::from_secs(60);
 /// How long the machine may take to power off.
 const POWER_OFF: Duration = Duration::from_secs(15);
+/// How many times as long Bochs may take.
+const SLOWNESS: u32 = 6;
 /// How often signals and limits are looked at while nothing happens.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -33,10 +40,11 @@ pub(crate) struct VirtualHost {
     name: String,
     process: Bound,
     events: Receiver<Event>,
-    control: UnixStream,
+    control: File,
     pumps: Vec<JoinHandle<()>>,
     console: PathBuf,
     log: PathBuf,
+    is_bochs: bool,
     /// The second host, as long as nothing was heard of its end.
     peer: Option<Box<Self>>,
 }
@@ -49,7 +57,13 @@ pub(crate) fn run(prepared: &Prepared, limit: Duration, narrates: bool) -> Resul
     let mut host = VirtualHost::start(prepared, None)?;
     let result = host.watch(&mut progress, &interrupts, Some(limit));
     host.end(result.is_ok());
-    result
+    match prepared.host {
+        Some(HostBoot::Intel) => {
+            let brought = bochs::bring_back(prepared.folder.path());
+            result.and_then(|code| brought.map(|()| code))
+        }
+        _ => result,
+    }
 }
 
 impl VirtualHost {
@@ -67,45 +81,61 @@ impl VirtualHost {
         wire: Option<UnixStream>,
     ) -> Result<Self, Error> {
         let failed = did_not_start;
-        let Some(HostBoot { kernel, image, initrd }) = &prepared.host else {
-            return Err(Error::Host { problem: "was not made ready".to_owned() });
+        let folder = prepared.folder.path();
+        let (console, log) = (folder.join("console"), folder.join("log"));
+        let is_bochs = matches!(prepared.host, Some(HostBoot::Intel));
+        let one_way = if is_bochs { pipe } else { socket };
+        let (out, out_end) = one_way().map_err(failed)?;
+        let (err, err_end) = one_way().map_err(failed)?;
+        let two_ways = if is_bochs { pseudo_terminal } else { socket };
+        let (events, events_end) = two_ways().map_err(failed)?;
+        let file = File::create(&log).map_err(Error::io("create", &log))?;
+        let mut command = match &prepared.host {
+            None => return Err(Error::Host { problem: "was not made ready".to_owned() }),
+            Some(HostBoot::Amd { kernel, image, initrd }) => {
+                make_disk(&prepared.scenario.host, folder)?;
+                let terminal_size = terminal.as_ref().map(|_| crate::shell::size_argument());
+                let machine = HostMachine {
+                    host: &prepared.scenario.host,
+                    kernel,
+                    image,
+                    initrd,
+                    share: folder,
+                    console: &console,
+                    ports: &[
+                        (link::OUT, out_end.as_raw_fd()),
+                        (link::ERR, err_end.as_raw_fd()),
+                        (link::EVENTS, events_end.as_raw_fd()),
+                    ],
+                    taps: prepared.scenario.taps(),
+                    wire: wire
+                        .as_ref()
+                        .map(|end| Wire { seat: prepared.seat, socket: end.as_raw_fd() }),
+                    terminal: terminal.as_ref().map(AsRawFd::as_raw_fd),
+                    extra: terminal_size.as_deref().unwrap_or_default(),
+                };
+                let mut command = Command::new(qemu::program()?);
+                command.args(machine.arguments()).stdin(Stdio::null());
+                command.stdout(file.try_clone().map_err(failed)?);
+                command
+            }
+            Some(HostBoot::Intel) => {
+                let ports = SerialPorts {
+                    out: out_end.as_raw_fd(),
+                    err: err_end.as_raw_fd(),
+                    events: events_end.as_raw_fd(),
+                };
+                bochs::command(folder, prepared.scenario.host.memory, ports)?
+            }
         };
-        let share = prepared.folder.path();
-        let (console, log) = (share.join("console"), share.join("log"));
-        if let Some(disk) = &prepared.scenario.host.disk {
-            let path = qemu::disk_file(share);
-            std::fs::File::create(&path)
-                .and_then(|file| file.set_len(disk.size.as_mebibytes() << 20))
-                .map_err(Error::io("create", &path))?;
+        let mut inherited = vec![out_end, err_end, events_end];
+        inherited.extend([terminal, wire].into_iter().flatten().map(OwnedFd::from));
+        let child = process::spawn_bound(command.stderr(file), inherited).map_err(failed)?;
+        let mut process = Bound(child);
+        if is_bochs {
+            bochs::go_on(&mut process.0).map_err(failed)?;
+            bochs::read_screen(log.clone());
         }
-        let (out, out_end) = UnixStream::pair().map_err(failed)?;
-        let (err, err_end) = UnixStream::pair().map_err(failed)?;
-        let (events, events_end) = UnixStream::pair().map_err(failed)?;
-        let extra = terminal.as_ref().map(|_| crate::shell::size_argument()).unwrap_or_default();
-        let machine = HostMachine {
-            host: &prepared.scenario.host,
-            kernel,
-            image,
-            initrd,
-            share,
-            console: &console,
-            ports: &[
-                (link::OUT, out_end.as_raw_fd()),
-                (link::ERR, err_end.as_raw_fd()),
-                (link::EVENTS, events_end.as_raw_fd()),
-            ],
-            taps: prepared.scenario.taps(),
-            wire: wire.as_ref().map(|end| Wire { seat: prepared.seat, socket: end.as_raw_fd() }),
-            terminal: terminal.as_ref().map(AsRawFd::as_raw_fd),
-            extra: &extra,
-        };
-        let file = std::fs::File::create(&log).map_err(Error::io("create", &log))?;
-        let mut command = Command::new(qemu::program()?);
-        command.args(machine.arguments()).stdin(Stdio::null());
-        command.stdout(file.try_clone().map_err(failed)?).stderr(file);
-        let mut sockets: Vec<OwnedFd> = vec![out_end.into(), err_end.into(), events_end.into()];
-        sockets.extend([terminal, wire].into_iter().flatten().map(OwnedFd::from));
-        let process = Bound(process::spawn_bound(&mut command, sockets).map_err(failed)?);
         let control = events.try_clone().map_err(failed)?;
         let is_peer = prepared.seat == Seat::Peer;
         let pumps = vec![
@@ -117,7 +147,7 @@ impl VirtualHost {
             std::thread::spawn(move || carry(err, io::stderr())),
         ];
         let (name, events) = (prepared.scenario.name.clone(), listen(events));
-        Ok(Self { name, process, events, control, pumps, console, log, peer: None })
+        Ok(Self { name, process, events, control, pumps, console, log, is_bochs, peer: None })
     }
 
     /// Waits for the end; passes on Ctrl-C and the time limit.
@@ -167,7 +197,9 @@ impl VirtualHost {
                     let _ = self.control.write_all(link::stop_line(stop).as_bytes());
                     stopping = Some((stop, Instant::now(), progress.stage().to_owned()));
                 }
-                (Some((_, since, _)), wish) if wish.is_some() || since.elapsed() > GRACE => {
+                (Some((_, since, _)), wish)
+                    if wish.is_some() || since.elapsed() > self.patience(GRACE) =>
+                {
                     return outcome(stopping, limit, Err(Error::Interrupted));
                 }
                 _ => {}
@@ -213,12 +245,17 @@ impl VirtualHost {
         peer.end(orderly);
     }
 
+    /// How long it may take for what takes QEMU's emulation so long.
+    fn patience(&self, limit: Duration) -> Duration {
+        if self.is_bochs { limit * SLOWNESS } else { limit }
+    }
+
     /// Lets the machine power off, or ends it.
     pub(crate) fn end(mut self, orderly: bool) {
         self.end_peer(orderly);
         let start = Instant::now();
         while orderly
-            && start.elapsed() < POWER_OFF
+            && start.elapsed() < self.patience(POWER_OFF)
             && matches!(self.process.0.try_wait(), Ok(None))
         {
             std::thread::sleep(Duration::from_millis(20));
@@ -235,9 +272,40 @@ impl VirtualHost {
         let status =
             self.process.0.wait().map_or_else(|error| error.to_string(), |s| s.to_string());
         let said = std::fs::read(&self.log).ok().and_then(|text| process::last_lines(&text, 3));
+        // Bochs always has a last word.
+        let said = said.filter(|_| !self.is_bochs || !self.console.exists());
         let said = said.unwrap_or_else(|| process::last_words(&self.console));
         format!("ended by itself ({status}): {said}")
     }
+}
+
+/// Our end of a port of the machine, and the end to inherit.
+fn socket() -> io::Result<(File, OwnedFd)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    Ok((OwnedFd::from(ours).into(), theirs.into()))
+}
+
+/// The same in one direction, to be opened by a path.
+fn pipe() -> io::Result<(File, OwnedFd)> {
+    let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    Ok((ours.into(), theirs))
+}
+
+/// The same in both directions.
+fn pseudo_terminal() -> io::Result<(File, OwnedFd)> {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    unlockpt(&ours)?;
+    let theirs = ioctl_tiocgptpeer(&ours, OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+    Ok((ours.into(), theirs))
+}
+
+/// The host's disk, if it is to have one.
+fn make_disk(host: &Host, folder: &Path) -> Result<(), Error> {
+    let Some(disk) = &host.disk else { return Ok(()) };
+    let path = qemu::disk_file(folder);
+    File::create(&path)
+        .and_then(|file| file.set_len(disk.size.as_mebibytes() << 20))
+        .map_err(Error::io("create", &path))
 }
 
 fn did_not_start(error: io::Error) -> Error {
@@ -260,7 +328,7 @@ fn outcome(
     }
 }
 
-fn listen(events: UnixStream) -> Receiver<Event> {
+fn listen(events: File) -> Receiver<Event> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let lines = BufReader::new(events).lines().map_while(Result::ok);

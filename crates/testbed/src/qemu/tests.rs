@@ -105,6 +105,23 @@ fn the_guests_command_lines() {
 }
 
 #[test]
+fn the_command_line_of_a_microvm() {
+    let text = "name = \"x\"\n[host]\ncpu = \"intel\"\ncpus = 1\n[[guest]]\nname = \"a\"\nroot = \"/srv/root\"";
+    let scenario = Scenario::parse(Path::new("x.toml"), text).unwrap();
+    let machine = GuestMachine {
+        guest: &scenario.guests[0],
+        index: 0,
+        kernel: Path::new("/run/testbed/share/guest-kernel"),
+        initrd: Path::new("/run/testbed/share/guest-initrd"),
+        disk: scenario.guests[0].root.as_deref(),
+        folder: Path::new("/run/testbed/guests"),
+        identity: None,
+        origin: Origin::Boot,
+    };
+    golden::check("microvm-command.txt", &shown(&machine.arguments()));
+}
+
+#[test]
 fn the_command_lines_of_a_machine_without_an_operating_system() {
     let mut text = String::new();
     for (accelerator, cpus) in

@@ -138,6 +138,19 @@ const MISTAKES: &[&str] = &[
     "name = \"x\"\n[peer]\nname = \"x\"",
     "name = \"x\"\n[peer]\nname = \"y\"\n[peer.peer]\nname = \"z\"",
     "name = \"x\"\n[peer]\nname = \"y\"\n[[peer.guest]]\nname = \"a\"\npin = [2]",
+    "name = \"x\"\n[host]\ncpu = \"arm\"",
+    "name = \"x\"\n[host]\ncpu = \"intel\"",
+    "name = \"x\"\n[host]\ncpu = \"intel\"\ncpus = 1\nmemory = \"4G\"",
+    "name = \"x\"\n[host]\ncpu = \"intel\"\ncpus = 1\ndeterministic = true",
+    "name = \"x\"\n[host]\ncpu = \"intel\"\ncpus = 1\ndisk = { size = \"1G\" }",
+    "name = \"x\"\n[host]\ncpu = \"intel\"\ncpus = 1\n[[host.node]]\nmemory = \"3G\"\ncpus = [0]",
+    "name = \"x\"\n[host]\ncpu = \"intel\"\ncpus = 1\nuplink = true",
+    "name = \"x\"\n[host]\ncpu = \"intel\"\ncpus = 1\n[peer]\nname = \"y\"",
+    "name = \"x\"\n[peer]\nname = \"y\"\n[peer.host]\ncpu = \"intel\"\ncpus = 1",
+    "name = \"x\"\n[host]\ncpu = \"intel\"\ncpus = 1\n[[guest]]\nname = \"a\"\n[[guest]]\nname = \"b\"",
+    "name = \"x\"\n[host]\ncpu = \"intel\"\ncpus = 1\n[[guest]]\nname = \"a\"\ncpus = 2",
+    "name = \"x\"\n[host]\ncpu = \"intel\"\ncpus = 1\n[[guest]]\nname = \"a\"\nnetwork = true",
+    "name = \"x\"\n[host]\ncpu = \"intel\"\ncpus = 1\n[[guest]]\nname = \"a\"\nmigrates = true",
 ];
 
 #[test]
@@ -149,6 +162,14 @@ fn mistakes_are_reported_in_one_line() {
         writeln!(text, "{}\n    {error}", mistake.replace('\n', " | ")).unwrap();
     }
     golden::check("scenario-mistakes.txt", &text);
+}
+
+#[test]
+fn an_intel_host_has_a_microvm() {
+    let host = |cpu: &str| format!("name = \"x\"\n[host]\n{cpu}cpus = 1\n[[guest]]\nname = \"a\"");
+    let is_microvm = |cpu: &str| parse(&host(cpu)).unwrap().guests[0].is_microvm;
+    assert!(is_microvm("cpu = \"intel\"\n"));
+    assert!(!is_microvm("cpu = \"amd\"\n") && !is_microvm(""));
 }
 
 #[test]

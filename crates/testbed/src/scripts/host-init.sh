@@ -1,6 +1,7 @@
 #!/bin/sh
 # PID 1 of the virtual host: gets this machine's root below a layer in memory, then runs
-# `vmscope testbed inside` in it. The kernel's command line gives MODULES, RELEASE,
+# `vmscope testbed inside` in it. An INTEL host has disks in place of shared folders: a root with what it needs of this
+# machine's, and the run's folder; and serial ports. The kernel's command line gives MODULES, RELEASE,
 # TERM and TERMINAL_SIZE, DISK, UPLINK and WATCHDOG when there is one, with a network its address and how many guests have
 # a place in it, and with a second host the address in the network with it.
 export PATH=/bin
@@ -10,7 +11,13 @@ mount -t devtmpfs dev /dev
 for module in /modules/*; do insmod "$module"; done
 
 p9=trans=virtio,version=9p2000.L,msize=512000
-mount -t 9p -o ro,cache=loose,$p9 machine /lower || echo "testbed: this machine's root is not there"
+if [ -n "$INTEL" ]; then
+    # Disks appear a moment after their driver is loaded.
+    until [ -b /dev/sdb ]; do usleep 10000; done
+    mount -o ro /dev/sda /lower
+else
+    mount -t 9p -o ro,cache=loose,$p9 machine /lower
+fi || echo "testbed: this machine's root is not there"
 mount -t tmpfs -o size=90% layer /layer
 mkdir /layer/upper /layer/work
 mount -t overlay -o lowerdir=/lower,upperdir=/layer/upper,workdir=/layer/work root /root
@@ -34,11 +41,21 @@ ln -sf /proc/self/fd/2 dev/stderr
 
 mkdir -p run/testbed/machine run/testbed/share run/testbed/bin run/lock
 mount --bind /lower run/testbed/machine
-mount -t 9p -o cache=none,$p9 share run/testbed/share
-cp run/testbed/share/bin/* run/testbed/bin/
-mkdir -p "lib/modules/$RELEASE"
-mount --bind "/lower$MODULES" "lib/modules/$RELEASE"
-chroot /root modprobe -a kvm_amd vhost_vsock tun ${DISK:+virtio_blk} ${UPLINK:+virtio_net} ${WIRE:+virtio_net} ${WATCHDOG:+i6300esb}
+if [ -n "$INTEL" ]; then
+    mount /dev/sdb run/testbed/share
+    mount --bind run/testbed/share/bin run/testbed/bin
+    mkdir run/testbed/ports
+    for port in out:1 err:2 events:3; do
+        stty -F "/dev/ttyS${port#*:}" 115200 raw -echo
+        ln -s "/dev/ttyS${port#*:}" "run/testbed/ports/${port%:*}"
+    done
+else
+    mount -t 9p -o cache=none,$p9 share run/testbed/share
+    cp run/testbed/share/bin/* run/testbed/bin/
+    mkdir -p "lib/modules/$RELEASE"
+    mount --bind "/lower$MODULES" "lib/modules/$RELEASE"
+fi
+chroot /root modprobe -a ${INTEL:+kvm_intel} ${MODULES:+kvm_amd} vhost_vsock tun ${DISK:+virtio_blk} ${UPLINK:+virtio_net} ${WIRE:+virtio_net} ${WATCHDOG:+i6300esb}
 [ -z "$WATCHDOG" ] || watchdog -t 5 -T 60 /dev/watchdog
 hostname testbed
 ip link set lo up

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use acceptance::{in_testbed, report, run, text};
 use serde_json::Value;
 
-fn requested(command: &str, recording: &Path, arguments: &[&str]) -> Value {
+pub(crate) fn requested(command: &str, recording: &Path, arguments: &[&str]) -> Value {
     let path = recording.to_str().unwrap();
     let output = run(&[&[command, path, "--format", "json"], arguments].concat()).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -21,7 +21,7 @@ fn list<'a>(of: &'a Value, name: &str) -> (&'a [Value], u64) {
 }
 
 /// All accounts of a time add up to its wall time, thieves to type 1, reasons to type 2.
-fn adds_up(time: &Value) {
+pub(crate) fn adds_up(time: &Value) {
     let fields = time.as_object().unwrap().iter();
     let accounts = fields.filter(|(name, _)| {
         name.ends_with("_ns") && !matches!(name.as_str(), "wall_ns" | "interrupts_ns")
