@@ -21,8 +21,6 @@ use crate::parent::{Failure, MAX_TIME, Running, Starter};
 const FOR_THREADS: [c_long; 1] = [libc::SYS_sched_getaffinity];
 /// Addresses beyond the memory that can be written to: what the C library reserves for each thread.
 const MORE_ADDRESSES: u64 = 4 << 30;
-/// The server goes first.
-const NICE: i32 = 5;
 /// When memory runs out, the kernel takes a child before its parent.
 const OUT_OF_MEMORY_SCORE: &[u8] = b"500";
 /// For a child that was killed.
@@ -32,6 +30,9 @@ const MAX_END: Duration = Duration::from_secs(10);
 pub trait Dialogue: Sized {
     /// The child's name, of at most 15 bytes: one for each type.
     const NAME: &'static str;
+
+    /// By how much others go first.
+    const NICENESS: i32 = 5;
 
     /// Starts its threads, all of which run when this returns: later nothing can start one. `resident`: memory that this
     /// process has, whenever it is called.
@@ -57,7 +58,18 @@ impl Channel {
 
     /// The next message; `None`: there is none any more.
     pub fn receive(&self) -> Option<Vec<u8>> {
-        self.socket.receive().ok().map(|(content, _)| content)
+        self.receive_with_files().map(|(content, _)| content)
+    }
+
+    /// The next message, with the files that came with it.
+    pub fn receive_with_files(&self) -> Option<(Vec<u8>, Vec<File>)> {
+        self.socket.receive().ok()
+    }
+
+    /// What follows the messages, as a stream of bytes in a form of its own.
+    #[must_use]
+    pub fn into_stream(self) -> OwnedFd {
+        self.socket.into_descriptor()
     }
 
     /// Sends a message; false: it is too long, or the parent is gone.
@@ -92,11 +104,13 @@ fn start<D: Dialogue>(allowed: Allowance) -> Result<(D, OwnedFd), String> {
     let failed = |error: std::io::Error| format!("/proc/self/statm: {error}");
     let named = CString::new(D::NAME).map(|name| set_name(&name));
     debug_assert!(named.is_ok(), "{} is no name", D::NAME);
+    // Before Linux 6.4 the page size is in a file, which can't be opened later.
+    let _ = rustix::param::page_size();
     confine::close_all()?;
     let socket = std::io::stdin().as_fd().try_clone_to_owned();
     let socket = socket.map_err(|error| format!("standard input: {error}"))?;
     // Without the right to, it is as high as the others.
-    let _ = rustix::process::nice(NICE);
+    let _ = rustix::process::nice(D::NICENESS);
     let _ = std::fs::write("/proc/self/oom_score_adj", OUT_OF_MEMORY_SCORE);
     let usage = File::open("/proc/self/statm").map_err(failed)?;
     let for_child = usage.try_clone().map_err(failed)?;
@@ -163,6 +177,16 @@ impl Partner {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.0.child.id()
+    }
+
+    /// Sends a message with files. Blocks.
+    ///
+    /// # Errors
+    /// When the child is gone, or takes none in time.
+    pub fn send(&mut self, content: &[u8], files: &[&File]) -> Result<(), Failure> {
+        self.0.socket.deadline = Some(Instant::now() + MAX_TIME);
+        let sent = self.0.socket.send(content, files);
+        sent.map_err(|broken| self.0.failure(broken, MAX_TIME))
     }
 
     /// The socket to it, which does not block: messages as those of a `Channel`, a length (little-endian `u32`) and so many

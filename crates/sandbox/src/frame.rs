@@ -42,6 +42,10 @@ impl Socket<OwnedFd> {
     pub(crate) fn try_clone(&self) -> std::io::Result<OwnedFd> {
         self.descriptor.try_clone()
     }
+
+    pub(crate) fn into_descriptor(self) -> OwnedFd {
+        self.descriptor
+    }
 }
 
 impl<D: AsFd> Socket<D> {

@@ -249,7 +249,7 @@ impl Running {
         }
     }
 
-    fn failure(&mut self, broken: Broken, max_time: Duration) -> Failure {
+    pub(crate) fn failure(&mut self, broken: Broken, max_time: Duration) -> Failure {
         match broken {
             Broken::Late => Failure::Late(max_time),
             Broken::TooLong => Failure::Nonsense,
