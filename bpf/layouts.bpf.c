@@ -14,6 +14,8 @@ struct sample sample;
 struct stack stack;
 struct ring ring;
 struct vcpu_ref vcpu_ref;
+struct guest_view guest_view;
+struct guest_slot guest_slot;
 struct vcpu_found vcpu_found;
 struct switch_event switch_event;
 struct quota_event quota_event;

@@ -5,6 +5,7 @@
  * producer.
  */
 #include "files.bpf.h"
+#include "guest_task.bpf.h"
 #include "registers.bpf.h"
 #include "ring.bpf.h"
 #include <linux/bpf_perf_event.h>
@@ -87,6 +88,7 @@ static __always_inline __u8 fill_vcpu(struct sample *s, struct task_struct *task
 				      struct ring *ring, __u8 flags, enum access access)
 {
 	struct kvm_vcpu *vcpu = vcpu_of(ref);
+	struct guest_view *view = view_of(ref);
 	long err = 0;
 
 	s->vcpu = ref->row;
@@ -95,8 +97,13 @@ static __always_inline __u8 fill_vcpu(struct sample *s, struct task_struct *task
 	} else if (is_svm(config.vendor)) {
 		err = read_svm(s, ref, access);
 		flags |= SAMPLE_CR3;
+		if (view && !s->cpl)
+			read_task_stack(s, view);
 	} else if (is_vmx(config.vendor)) {
 		err = read_vmx(s, vcpu);
+		/* A kernel thread has no page tables of its own. */
+		if (view && !read_task(s, view) && s->guest_cr3)
+			flags |= SAMPLE_CR3;
 	} else {
 		clear_registers(s);
 	}

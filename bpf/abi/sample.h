@@ -98,7 +98,7 @@ struct vcpu_ref {
 	__u64 vcpu; /* struct kvm_vcpu *, never dereferenced but through probe reads; or VCPU_PROTECTED, VCPU_WAITS */
 	__u64 vmcb; /* AMD: struct vmcb * of the vCPU itself, not of a guest of its guest; only compared */
 	__u32 kicked; /* its samples have SAMPLE_KICKED, up to one of the guest; written by its own thread */
-	__u32 pad;
+	__u32 view;   /* its row in `guest_views`; 0: none */
 };
 
 #define VCPU_PROTECTED 1ull /* registers are encrypted, don't read them */
@@ -109,6 +109,29 @@ struct vcpu_bucket {
 	struct vcpu_ref ref[VCPU_BUCKET_SLOTS];
 };
 _Static_assert(sizeof(struct vcpu_bucket) == 32 * VCPU_BUCKET_SLOTS, "no hidden padding");
+
+/* Where a guest's own kernel says who runs on a vCPU: `current_task` of its CPU. Addresses that it leads to are the guest's
+ * to choose, so each is looked up in the VM's memory slots. */
+#define GUEST_VIEWS 4096
+#define GUEST_SLOTS 4
+
+struct guest_slot {
+	__u64 start; /* guest-physical */
+	__u64 bytes;
+	__u64 shift; /* what to add for the address in the VM's process; wraps */
+};
+
+struct guest_view {
+	__u64 current;    /* address of the pointer in the VM's process; 0: unknown */
+	__u64 direct_map; /* guest-virtual address of guest-physical 0 */
+	__u64 image;      /* the same, for addresses in the kernel's image; wraps */
+	__u32 mm;         /* offsets in task_struct: mm, stack, thread.fsbase */
+	__u32 stack;
+	__u32 fs_base;
+	__u32 pgd; /* in mm_struct */
+	struct guest_slot slot[GUEST_SLOTS];
+};
+_Static_assert(sizeof(struct guest_view) == 3 * 8 + 4 * 4 + GUEST_SLOTS * 24, "no hidden padding");
 
 /* What the finder reports of each vCPU file it meets. */
 struct vcpu_found {

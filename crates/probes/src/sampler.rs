@@ -10,10 +10,11 @@ use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
 use crate::abi::{RINGS, RawStack, SAMPLE_BYTES, STACK_BYTES};
 use crate::found::{self, FOUND_BYTES, FoundVcpu};
+use crate::guest_views::{GuestView, GuestViews};
 use crate::perf::Event;
 use crate::ring::{RingCounters, Rings};
 use crate::vcpus::VcpuTable;
-use crate::{ProbeError, iter, object};
+use crate::{MemorySlot, ProbeError, iter, object};
 use bpf::Mapped;
 
 /// The sampling programs, of which one is loaded: with and without typed access to KVM's variables.
@@ -53,6 +54,7 @@ pub struct Sampler {
     rings: Rings,
     stacks: Option<Mapped>,
     vcpus: VcpuTable,
+    views: GuestViews,
     object: Object,
     /// The sampling program that is loaded.
     program: &'static str,
@@ -150,7 +152,8 @@ impl Sampler {
             slots: slots as usize,
         };
         let vcpus = VcpuTable::from_object(&object)?;
-        Ok(Self { rings, stacks, vcpus, object, program, options: options.clone() })
+        let views = GuestViews::from_object(&object)?;
+        Ok(Self { rings, stacks, vcpus, views, object, program, options: options.clone() })
     }
 
     /// Whether this kernel's BTF has the types that finding vCPUs needs: KVM's, in vmlinux or a module.
@@ -204,8 +207,20 @@ impl Sampler {
         self.vcpus.insert(tid, vcpu, row)
     }
 
+    /// Samples of the vCPU of thread `tid` say from now on which task of its guest runs, as the guest's kernel has it. False:
+    /// `tid` is not watched, the view is not in the VM's memory, or there is no room for one more.
+    pub fn set_guest_view(&self, tid: Tid, view: &GuestView, slots: &[MemorySlot]) -> bool {
+        self.views.set(&self.vcpus, tid, view, slots)
+    }
+
+    /// The guest of this vCPU has booted again, or is not looked into any more.
+    pub fn forget_guest_view(&self, tid: Tid) {
+        self.views.forget(&self.vcpus, tid);
+    }
+
     /// `tid` is gone, or was never watched.
     pub fn forget(&self, tid: Tid) {
+        self.views.forget(&self.vcpus, tid);
         self.vcpus.remove(tid);
     }
 

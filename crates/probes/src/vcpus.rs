@@ -20,6 +20,9 @@ const BUCKET_BYTES: usize = SLOTS * REF_BYTES;
 const PROTECTED: u64 = 1;
 const WAITS: u64 = 2;
 
+/// Where a slot has its row of `guest_views`.
+const VIEW: usize = 28;
+
 /// Name of the map behind the variable in all objects.
 pub(crate) const MAP: &str = ".bss.vcpus";
 
@@ -57,6 +60,7 @@ impl VcpuTable {
         self.memory.word(slot + 8).store(vcpu.vcpu | protected | waits, Ordering::Relaxed);
         self.memory.word(slot + 16).store(vcpu.vmcb, Ordering::Relaxed);
         self.memory.half_word(slot + 24).store(0, Ordering::Relaxed);
+        self.memory.half_word(slot + VIEW).store(0, Ordering::Relaxed);
         self.memory.half_word(slot + 4).store(row, Ordering::Relaxed);
         self.memory.half_word(slot).store(tid.0, Ordering::Release);
         Ok(())
@@ -67,6 +71,12 @@ impl VcpuTable {
         if let Some(slot) = self.slot_with(tid, tid.0) {
             self.memory.half_word(slot).store(0, Ordering::Release);
         }
+    }
+
+    /// Which row of `guest_views` samples of `tid` look into; 0: none. The row that it had.
+    pub(crate) fn set_view(&self, tid: Tid, row: u32) -> Option<u32> {
+        let slot = self.slot_with(tid, tid.0)?;
+        Some(self.memory.half_word(slot + VIEW).swap(row, Ordering::AcqRel))
     }
 
     /// Where the slot in `tid`'s bucket is whose thread is `value`.

@@ -36,7 +36,12 @@ fn structures_lie_as_rust_reads_them() {
     );
     check("stack", "kernel_bytes 0, user_bytes 4, kernel 8, user 520, 1032");
     check("ring", "head 0, dropped 8, read_errors 16, unknown 24, tail 64, 128");
-    check("vcpu_ref", "tid 0, row 4, vcpu 8, vmcb 16, kicked 24, 32");
+    check("vcpu_ref", "tid 0, row 4, vcpu 8, vmcb 16, kicked 24, view 28, 32");
+    check(
+        "guest_view",
+        "current 0, direct_map 8, image 16, mm 24, stack 28, fs_base 32, pgd 36, slot 40, 136",
+    );
+    check("guest_slot", "start 0, bytes 8, shift 16, 24");
     check(
         "vcpu_found",
         "vcpu 0, kvm 8, vmcb 16, time_ns 24, halted_ns 32, polled_ns 40, runnable_ns 48, pid 56, tid 60, \
