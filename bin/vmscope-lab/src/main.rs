@@ -40,7 +40,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = symbols::serve().or_else(collector::trace::serve) {
+    if let Some(code) = symbols::serve().or_else(collector::serve_child) {
         return code;
     }
     cli::run_command(run, cli::exit_code)

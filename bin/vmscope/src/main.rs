@@ -90,7 +90,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = symbols::serve().or_else(collector::trace::serve) {
+    if let Some(code) = symbols::serve().or_else(collector::serve_child) {
         return code;
     }
     if let Some(error) = programs::become_program(std::env::args_os().skip(1)) {

@@ -123,6 +123,8 @@ pub enum Request {
         /// For the answer.
         number: u64,
     },
+    /// Where do CPUs say which task runs? Only who reads a guest's memory knows.
+    CurrentTasks,
 }
 
 /// How urgent an answer is.
@@ -169,6 +171,36 @@ pub enum Response {
         /// The request's.
         number: u64,
     },
+    /// To `CurrentTasks`.
+    CurrentTasks(Box<CurrentTasks>),
+}
+
+/// Where a guest's kernel says which task runs on each CPU, and where a task has what the host reads of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CurrentTasks {
+    /// Guest-virtual address of guest-physical 0.
+    pub direct_map: u64,
+    /// The same, for addresses in the kernel's image; wraps.
+    pub image: u64,
+    /// Offset of `task_struct.mm`.
+    pub mm: u32,
+    /// Offset of `task_struct.stack`.
+    pub stack: u32,
+    /// Offset of `task_struct.thread.fsbase`.
+    pub fs_base: u32,
+    /// Offset of `mm_struct.pgd`.
+    pub pgd: u32,
+    #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
+    pub cpus: Vec<CpuTask>,
+}
+
+/// Where one CPU says which task runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuTask {
+    /// Which vCPU it is, by KVM's number.
+    pub apic_id: u32,
+    /// Guest-physical address of the pointer.
+    pub address: u64,
 }
 
 /// What a guest says of its inside: everything, or what is new since the session's last map. Also the content of a snapshot

@@ -17,6 +17,16 @@ pub enum GuestError {
          (or record with --guest-map, its snapshot)"
     )]
     NoChannel,
+    /// Neither a program in it nor its memory tells.
+    #[error("its memory: {memory}; its vmscope-guest: {program}")]
+    NoWay { program: Box<GuestError>, memory: Box<GuestError> },
+    #[error("its process runs several VMs")]
+    SeveralVms,
+    /// By the host's administrator.
+    #[error("{} keeps it from being read", path.display())]
+    MemoryOff { path: PathBuf },
+    #[error("failed to read {}: {source}", path.display())]
+    Policy { path: PathBuf, source: std::io::Error },
     /// Another session talks through its port.
     #[error(
         "another vmscope has its virtio-serial port, which serves one at a time: wait for it to end, or give the VM a \
@@ -124,8 +134,31 @@ pub enum GuestError {
 }
 
 impl GuestError {
+    /// Of both ways. What most VMs lack is not worth a mention.
+    pub(crate) fn no_way(program: Self, memory: Self) -> Self {
+        Self::NoWay { program: Box::new(program), memory: Box::new(memory) }
+    }
+
+    /// Whether no program answered at all.
+    pub(crate) fn is_nothing_there(&self) -> bool {
+        match self {
+            Self::NoChannel | Self::PortTaken | Self::PortLock { .. } => true,
+            Self::Session(error) => !error.is_nonsense(),
+            _ => false,
+        }
+    }
+
     /// Whether it is at work on an answer that did not come in time.
     pub(crate) fn is_late(&self) -> bool {
-        matches!(self, Self::Session(SessionError::Late { .. }))
+        match self {
+            Self::NoWay { program, memory } => program.is_late() || memory.is_late(),
+            error => matches!(error, Self::Session(SessionError::Late { .. })),
+        }
+    }
+
+    /// Whether its memory was searched, which takes time, and has no kernel that can be read.
+    pub(crate) fn was_memory_searched(&self) -> bool {
+        let is_refused = |error: &Self| matches!(error, Self::Session(SessionError::Refused(_)));
+        matches!(self, Self::NoWay { memory, .. } if is_refused(memory))
     }
 }

@@ -16,29 +16,36 @@
 
 mod fairness;
 mod inbox;
+mod policy;
 mod reported;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel as pipe, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use api::guest::{ModuleSymbols, Pace};
+use guest::outside::GuestMemory;
 use guest::{Channel, Limits};
 use host::vms::VmProcess;
-use model::{Budget, HostNs, VmId};
+use model::{Budget, HostNs, Pid, VmId};
+use probes::{MemorySlot, VmFinder};
 use symbols::{GuestChild, Store};
 
 pub(crate) use self::fairness::in_turns;
 use self::fairness::{MAX_QUERIED, Patience};
+pub(crate) use self::inbox::GuestTasks;
 use self::inbox::{Handle, Order, Reply, SymbolOrder};
 pub(crate) use self::reported::{Boot, GuestReport, Silence};
-use self::worker::Worker;
-use crate::GuestError;
+use self::worker::{Readers, Worker};
 use crate::vm_table::RowRemap;
+use crate::{GuestError, Roots};
+
+/// Bytes of a page, as KVM counts them.
+const PAGE_BYTES: u64 = 4096;
 
 /// Limit of all guests' reports, and of those of one user's guests, in bytes.
 const MAX_REPORT_BYTES: usize = 512 << 20;
@@ -174,6 +181,7 @@ pub(crate) struct GuestWorkers {
     pace: Pace,
     /// What reads what a guest sends.
     child: fn() -> GuestChild,
+    memory: Arc<MemoryFinder>,
 }
 
 /// Steps of a guest's last answer: a question under way, and what it has not sent yet.
@@ -194,6 +202,7 @@ impl GuestWorkers {
             symbol_store: None,
             pace: Pace::Prompt,
             child: GuestChild::default,
+            memory: Arc::default(),
         }
     }
 
@@ -230,10 +239,10 @@ impl GuestWorkers {
         }
     }
 
-    /// Begins to ask the guest of `vm`. `locks`: the folder of lock files.
-    pub(crate) fn ask(&mut self, vm: VmId, process: &VmProcess, limits: &Limits, locks: &Path) {
+    /// Begins to ask the guest of `vm`.
+    pub(crate) fn ask(&mut self, vm: VmId, process: &VmProcess, limits: &Limits, roots: &Roots) {
         let (tried, pace) = (self.tried.0.clone(), self.pace);
-        self.start(vm, process, limits, locks, move |worker| worker.follow(pace, tried));
+        self.start(vm, process, limits, roots, move |worker| worker.follow(pace, tried));
     }
 
     /// The guest of `vm` is queried when it is to tell, once; its processes' starts and ends are not noted.
@@ -242,9 +251,9 @@ impl GuestWorkers {
         vm: VmId,
         process: &VmProcess,
         limits: &Limits,
-        locks: &Path,
+        roots: &Roots,
     ) {
-        self.start(vm, process, limits, locks, Worker::answer_once);
+        self.start(vm, process, limits, roots, Worker::answer_once);
     }
 
     fn start(
@@ -252,7 +261,7 @@ impl GuestWorkers {
         vm: VmId,
         process: &VmProcess,
         limits: &Limits,
-        locks: &Path,
+        roots: &Roots,
         work: impl FnOnce(Worker) + Send + 'static,
     ) {
         self.limit = self.limit.max(limits.time);
@@ -268,8 +277,8 @@ impl GuestWorkers {
         let room =
             self.rooms.entry(user).or_insert_with(|| self.room.part(MAX_REPORT_BYTES_OF_USER));
         let (handle, inbox) = inbox::pair();
-        let child = (self.child)();
-        let worker = Worker::new(process, limits, locks, store, room, inbox, child);
+        let readers = Readers { child: (self.child)(), memory: Arc::clone(&self.memory) };
+        let worker = Worker::new(process, limits, roots, store, room, inbox, readers);
         let builder = std::thread::Builder::new().name("guest".to_owned());
         let thread = builder.spawn(move || work(worker));
         let started = thread.map(|thread| (handle, thread));
@@ -281,6 +290,17 @@ impl GuestWorkers {
     pub(crate) fn vm_gone(&self, vm: VmId) {
         let of_vm = self.workers.iter().filter(|worker| worker.vm == vm);
         of_vm.filter_map(GuestWorker::handle).for_each(Handle::vm_gone);
+    }
+
+    /// What is known of guests' tasks, where it has changed since the last call.
+    pub(crate) fn new_tasks(&self) -> Vec<(VmId, Option<Arc<GuestTasks>>)> {
+        let news = |worker: &GuestWorker| Some((worker.vm, worker.handle()?.new_tasks()?));
+        self.workers.iter().filter_map(news).collect()
+    }
+
+    /// What is known of a guest's tasks.
+    pub(crate) fn tasks(&self, vm: VmId) -> Option<Arc<GuestTasks>> {
+        self.workers.iter().filter(|worker| worker.vm == vm).find_map(|it| it.handle()?.tasks())
     }
 
     /// VMs have other rows from now on, or none.
@@ -324,10 +344,59 @@ impl GuestWorker {
     }
 }
 
-fn via(channel: &Channel) -> &'static str {
+pub(crate) fn via(channel: &Channel) -> &'static str {
     match channel {
         Channel::Vsock { .. } => "vsock",
         Channel::Serial { .. } => "virtio-serial",
+        Channel::Memory(_) => MEMORY,
+    }
+}
+
+/// How the map of a guest without a program came.
+const MEMORY: &str = "memory";
+
+/// Finds where VMs' memory lies. Loaded when it is needed first.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryFinder(Mutex<Option<VmFinder>>);
+
+impl MemoryFinder {
+    /// The memory of a VM, as KVM has it now.
+    fn find(
+        &self,
+        process: &VmProcess,
+        roots: &Roots,
+    ) -> Result<(Channel, Vec<MemorySlot>), GuestError> {
+        policy::check(&roots.config, process)?;
+        if process.began_ticks == 0 {
+            return Err(GuestError::VmGone);
+        }
+        let mut finder = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let finder = match &mut *finder {
+            Some(finder) => finder,
+            none => none.insert(VmFinder::load()?),
+        };
+        let mut vms = finder.find(Some(Pid(process.pid)))?;
+        let (Some(vm), 0) = (vms.pop(), vms.len()) else {
+            return Err(if vms.is_empty() { GuestError::VmGone } else { GuestError::SeveralVms });
+        };
+        if vm.vcpus.iter().any(|vcpu| vcpu.protected) {
+            return Err(GuestError::Encrypted);
+        }
+        let slot = |slot: &MemorySlot| guest::outside::MemorySlot {
+            start: slot.first_page * PAGE_BYTES,
+            bytes: slot.pages * PAGE_BYTES,
+            address: slot.address,
+        };
+        let channel = Channel::Memory(Box::new(GuestMemory {
+            proc: roots.proc.clone(),
+            logs: roots.logs.clone(),
+            vm: process.name.clone(),
+            uuid: process.uuid.clone(),
+            user: process.user,
+            process: vm.pid,
+            slots: vm.slots.iter().map(slot).collect(),
+        }));
+        Ok((channel, vm.slots))
     }
 }
 
@@ -346,10 +415,17 @@ pub(crate) fn channel(process: &VmProcess) -> Result<Channel, GuestError> {
 mod test {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
+    use std::path::Path;
 
     use api::guest::{GuestMap, HEADER_BYTES, Request, Response, VERSION};
 
     use super::*;
+
+    fn roots(folder: &Path) -> Roots {
+        let folder = || folder.to_owned();
+        let (proc, sys, cgroups) = (folder(), folder(), folder());
+        Roots { proc, sys, cgroups, locks: folder(), config: folder(), logs: folder() }
+    }
 
     fn limits(time: Duration) -> Limits {
         Limits { time, ..Limits::default() }
@@ -401,7 +477,7 @@ mod test {
         let process = VmProcess { serial_socket: Some(path), user, ..VmProcess::default() };
         let mut guests = GuestWorkers::new();
         guests.child = || GuestChild::with_sandbox(sandbox::Sandbox::here());
-        guests.ask(VmId(0), &process, &limits(Duration::from_secs(2)), folder.path());
+        guests.ask(VmId(0), &process, &limits(Duration::from_secs(2)), &roots(folder.path()));
         let tell = |log| guests.collect_answers(HostNs(0), log).wait().pop().unwrap().1;
         // Windows end while it is at work; the second is not waited for.
         for _ in 0..2 {
@@ -428,7 +504,7 @@ mod test {
         let silent = VmProcess { serial_socket: Some(path), ..VmProcess::default() };
         let hour = Duration::from_secs(3600);
         let mut guests = GuestWorkers::new();
-        guests.ask(VmId(0), &silent, &limits(hour), folder.path());
+        guests.ask(VmId(0), &silent, &limits(hour), &roots(folder.path()));
         guests.wait_first_try(hour, &|| true);
     }
 
@@ -460,7 +536,12 @@ mod test {
         let mut guests = GuestWorkers::new();
         let mut ask = |vm, user| {
             let process = VmProcess { user, ..VmProcess::default() };
-            guests.ask_once(VmId(vm), &process, &limits(Duration::from_secs(9)), folder.path());
+            guests.ask_once(
+                VmId(vm),
+                &process,
+                &limits(Duration::from_secs(9)),
+                &roots(folder.path()),
+            );
         };
         let crowd = u32::try_from(MAX_QUERIED).unwrap();
         (0..=crowd).for_each(|vm| ask(vm, 7));
@@ -482,8 +563,8 @@ mod test {
         let mut guests = GuestWorkers::new();
         let second = limits(Duration::from_secs(1));
         let folder = tempfile::tempdir().unwrap();
-        guests.ask(VmId(0), &VmProcess::default(), &second, folder.path());
-        guests.ask(VmId(1), &missing, &second, folder.path());
+        guests.ask(VmId(0), &VmProcess::default(), &second, &roots(folder.path()));
+        guests.ask(VmId(1), &missing, &second, &roots(folder.path()));
         guests.wait_first_try(Duration::from_secs(3600), &|| false);
         let reports = |log| -> Vec<_> {
             let answers = guests.collect_answers(HostNs(0), log).wait().into_iter();

@@ -42,3 +42,10 @@ pub use record::{Recorder, SampledWindow, record, record_with_trace};
 pub use roots::Roots;
 pub use throttling::Quotas;
 pub use windows::{Window, Windows};
+
+/// Is a child process that reads a VM's memory (a guest's rings, or all of a guest), if this process was started for that: a
+/// program's first call. `None`: it was not.
+#[must_use]
+pub fn serve_child() -> Option<std::process::ExitCode> {
+    sandbox::serve::<trace::RingReader>().or_else(guest::outside::serve_if_child)
+}

@@ -83,7 +83,7 @@ impl LiveSymbolizer {
         let mut workers = GuestWorkers::new();
         let queried = window.processes.iter().filter(|(vm, _)| vms.contains(vm)).collect();
         for (vm, process) in in_turns(queried, |(_, process)| process.user) {
-            workers.ask_once(*vm, process, limits, &roots.locks);
+            workers.ask_once(*vm, process, limits, roots);
         }
         let mut notes: Vec<Note> = Vec::new();
         let (mut guests, mut fresh) = (Vec::new(), BTreeSet::new());

@@ -12,6 +12,10 @@ pub struct Roots {
     pub cgroups: PathBuf,
     /// The folder of lock files: `$RUNTIME_DIRECTORY`, which systemd makes for a service, else `/run/vmscope`.
     pub locks: PathBuf,
+    /// The folder of configurations.
+    pub config: PathBuf,
+    /// The folder of the audit log: `$LOGS_DIRECTORY`, which systemd makes for a service, else `/var/log/vmscope`.
+    pub logs: PathBuf,
 }
 
 impl Default for Roots {
@@ -21,15 +25,17 @@ impl Default for Roots {
             proc: "/proc".into(),
             sys: "/sys".into(),
             cgroups: "/sys/fs/cgroup".into(),
-            locks: locks(std::env::var_os("RUNTIME_DIRECTORY")),
+            locks: first_folder(std::env::var_os("RUNTIME_DIRECTORY"), "/run/vmscope"),
+            config: "/etc/vmscope".into(),
+            logs: first_folder(std::env::var_os("LOGS_DIRECTORY"), "/var/log/vmscope"),
         }
     }
 }
 
 /// The first of the folders that systemd made, if it made any.
-fn locks(runtime_directory: Option<OsString>) -> PathBuf {
-    let made = runtime_directory.iter().flat_map(std::env::split_paths).next();
-    made.filter(|folder| folder.is_absolute()).unwrap_or_else(|| "/run/vmscope".into())
+fn first_folder(made: Option<OsString>, otherwise: &str) -> PathBuf {
+    let made = made.iter().flat_map(std::env::split_paths).next();
+    made.filter(|folder| folder.is_absolute()).unwrap_or_else(|| otherwise.into())
 }
 
 #[cfg(test)]
@@ -39,7 +45,8 @@ mod test {
     #[test]
     fn locks_lie_where_systemd_says() {
         let check = |variable: Option<&str>, expected: &str| {
-            assert_eq!(locks(variable.map(Into::into)), PathBuf::from(expected));
+            let folder = first_folder(variable.map(Into::into), "/run/vmscope");
+            assert_eq!(folder, PathBuf::from(expected));
         };
         check(None, "/run/vmscope");
         check(Some(""), "/run/vmscope");

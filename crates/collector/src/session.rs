@@ -161,6 +161,7 @@ impl Session {
     pub(crate) fn attach(&mut self) -> Result<(), CollectError> {
         self.guests.begin_sampling();
         self.sources.start_tracers(&mut self.header.notes)?;
+        self.apply_new_tasks();
         self.snapshot_vcpus();
         self.read_throttling();
         self.begin_window(self.sources.now());
@@ -225,6 +226,7 @@ impl Session {
         self.read_throttling();
         self.throttling.drain(&*self.sources, &self.header.cpus);
         news.extend(self.scan_unknown().into_iter().map(Progress::VmFound));
+        self.apply_new_tasks();
         Ok(news)
     }
 

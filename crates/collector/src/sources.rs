@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use host::sideband::{Event, Sideband};
 use model::{ExitCount, Header, HostNs, Note, OffCpuSource, Switch, Tid};
 use probes::{
-    ExitCounter, ExitLink, FoundVcpu, KickMarks, ProbeError, QuotaEvent, QuotaTracer, RecordBatch,
-    RingCounters, Sampler, SamplingEvents, SwitchLinks, SwitchTracer,
+    ExitCounter, ExitLink, FoundVcpu, GuestView, KickMarks, MemorySlot, ProbeError, QuotaEvent,
+    QuotaTracer, RecordBatch, RingCounters, Sampler, SamplingEvents, SwitchLinks, SwitchTracer,
 };
 
 use crate::CollectError;
@@ -71,6 +71,9 @@ pub(crate) trait Sources: QuotaSource + Send {
 
     /// This thread is no vCPU's any more.
     fn forget(&self, tid: Tid);
+
+    /// Samples of this vCPU's thread say from now on which task of its guest runs; `None`: they say so no longer.
+    fn set_guest_view(&self, _tid: Tid, _view: Option<(&GuestView, &[MemorySlot])>) {}
 
     /// Attaches what is traced beside the samples. What can't be is noted where the recording is worth having without it.
     ///
@@ -265,6 +268,14 @@ impl Sources for Kernel {
 
     fn watch(&self, tid: Tid, vcpu: &FoundVcpu, number: u32) -> Result<(), ProbeError> {
         self.sampler.watch(tid, vcpu, number)
+    }
+
+    fn set_guest_view(&self, tid: Tid, view: Option<(&GuestView, &[MemorySlot])>) {
+        match view {
+            // One that finds no room has samples without it.
+            Some((view, slots)) => drop(self.sampler.set_guest_view(tid, view, slots)),
+            None => self.sampler.forget_guest_view(tid),
+        }
     }
 
     fn forget(&self, tid: Tid) {

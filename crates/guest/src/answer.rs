@@ -38,3 +38,10 @@ pub fn decode_answer(content: &[u8]) -> Result<Response, InvalidAnswer> {
         _ => decode(content).map_err(|error| InvalidAnswer::Garbled(error.to_string())),
     }
 }
+
+/// About the bytes that an image takes in an answer, rather more than less.
+#[cfg(any(feature = "inside", feature = "outside"))]
+pub(crate) fn encoded_image_bytes(image: &api::guest::GuestImage) -> usize {
+    let names: usize = image.threads.iter().map(|thread| thread.name.len() + 16).sum();
+    64 + image.name.len() + names + 26 * image.mappings.len()
+}

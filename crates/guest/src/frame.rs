@@ -58,6 +58,23 @@ pub(crate) fn decode<T: DeserializeOwned>(content: &[u8]) -> Result<T, FrameErro
     }
 }
 
+/// The answer to a frame with a request, as a frame.
+#[cfg(any(feature = "inside", feature = "outside"))]
+pub(crate) fn answer(
+    requested: &Frame,
+    respond: impl FnOnce(api::guest::Request) -> api::guest::Response,
+) -> Vec<u8> {
+    use api::guest::{MAX_ANSWER_BYTES, Response};
+    let response = match decode(&requested.content) {
+        Ok(request) => respond(request),
+        Err(error) => Response::Error(format!("the host sent {error}")),
+    };
+    let too_long = |error| Response::Error(format!("the answer would be {error}"));
+    encode(requested.session, &response, MAX_ANSWER_BYTES)
+        .or_else(|error| encode(requested.session, &too_long(error), MAX_ANSWER_BYTES))
+        .unwrap_or_default()
+}
+
 /// Finds frames in a byte stream. Whatever stands before a frame's first bytes is passed over: the
 /// rest of a message to a host that went away.
 #[derive(Debug)]

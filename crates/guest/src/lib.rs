@@ -12,6 +12,8 @@
 
 mod answer;
 mod check;
+#[cfg(any(feature = "inside", feature = "outside"))]
+mod elf;
 mod file;
 mod frame;
 mod functions;
@@ -20,6 +22,8 @@ pub mod inside;
 mod known;
 mod link;
 mod merge;
+#[cfg(feature = "outside")]
+pub mod outside;
 mod session;
 mod session_error;
 mod trace;

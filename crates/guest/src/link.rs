@@ -24,6 +24,9 @@ pub enum Channel {
         /// The user that runs the VM: no other user's socket is used.
         user: u32,
     },
+    /// Its memory: a child process answers in its place.
+    #[cfg(feature = "outside")]
+    Memory(Box<crate::outside::GuestMemory>),
 }
 
 impl Channel {
@@ -35,6 +38,8 @@ impl Channel {
         match self {
             Self::Serial { path, user } => Port::open(path, *user).map(Some),
             Self::Vsock { .. } => Ok(None),
+            #[cfg(feature = "outside")]
+            Self::Memory(_) => Ok(None),
         }
     }
 }
@@ -79,6 +84,8 @@ impl std::fmt::Display for Channel {
         match self {
             Self::Vsock { cid } => write!(f, "vsock (context id {cid})"),
             Self::Serial { path, .. } => write!(f, "the virtio-serial port {}", path.display()),
+            #[cfg(feature = "outside")]
+            Self::Memory(memory) => write!(f, "the memory of process {}", memory.process.0),
         }
     }
 }
@@ -100,11 +107,17 @@ pub enum LinkError {
     Closed,
     #[error("no answer in time")]
     TimedOut,
+    /// The child that reads its memory.
+    #[error("{0}")]
+    NotStarted(String),
 }
 
 #[derive(Debug)]
 pub(crate) struct Link {
     descriptor: OwnedFd,
+    /// At the other end.
+    #[cfg(feature = "outside")]
+    child: Option<crate::outside::MemoryChild>,
 }
 
 impl Link {
@@ -115,8 +128,13 @@ impl Link {
                 vsock::connect(*cid, api::guest::VSOCK_PORT).map_err(LinkError::Connect)
             }
             Channel::Serial { path, user } => open_serial(path, *user),
+            #[cfg(feature = "outside")]
+            Channel::Memory(memory) => {
+                let (child, stream) = crate::outside::start(memory)?;
+                return Ok(Self { descriptor: stream.into(), child: Some(child) });
+            }
         };
-        let link = Self { descriptor: descriptor? };
+        let link = Self::new(descriptor?);
         if let Channel::Vsock { .. } = channel {
             link.wait(PollFlags::OUT, deadline)?;
             net::sockopt::socket_error(&link.descriptor)
@@ -130,7 +148,21 @@ impl Link {
     #[cfg(test)]
     pub(crate) fn over(descriptor: OwnedFd) -> Self {
         rustix::io::ioctl_fionbio(&descriptor, true).unwrap();
-        Self { descriptor }
+        Self::new(descriptor)
+    }
+
+    fn new(descriptor: OwnedFd) -> Self {
+        Self {
+            descriptor,
+            #[cfg(feature = "outside")]
+            child: None,
+        }
+    }
+
+    /// What answers has been waited for, and works in the background from now on.
+    #[cfg(feature = "outside")]
+    pub(crate) fn lower_priority(&self) {
+        self.child.iter().for_each(crate::outside::MemoryChild::lower_priority);
     }
 
     /// Sends all of `bytes`.

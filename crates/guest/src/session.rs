@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use api::guest::{
-    GuestMap, HEADER_BYTES, MAX_ANSWER_BYTES, ModuleSymbols, Pace, Request, Response, VERSION,
+    CurrentTasks, GuestMap, HEADER_BYTES, MAX_ANSWER_BYTES, ModuleSymbols, Pace, Request, Response,
+    VERSION,
 };
 use model::Clock;
 
@@ -209,6 +210,24 @@ impl Session {
         self.clock = None;
         self.hello(limit, is_patient)?;
         Ok(map)
+    }
+
+    /// What reads the guest's memory works in the background from now on. A program in the guest chooses its priority itself.
+    #[cfg(feature = "outside")]
+    pub fn lower_priority(&self) {
+        self.link.lower_priority();
+    }
+
+    /// Where the guest's kernel says which task runs on each CPU.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as it should.
+    pub fn current_tasks(&mut self, limit: Duration) -> Result<CurrentTasks, SessionError> {
+        self.begin_question(limit);
+        match self.ask(&Request::CurrentTasks)? {
+            Response::CurrentTasks(tasks) => Ok(*tasks),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Takes the rest, with who is alive now; ends the log. It has the time limit of one step.

@@ -93,6 +93,7 @@ pub(crate) fn unexpected(response: &Response) -> SessionError {
         Response::TraceSlots(_) => "events",
         Response::TraceStopped(_) => "a trace's end",
         Response::Pong { .. } => "an answer to a ping",
+        Response::CurrentTasks(_) => "where tasks are",
     };
     SessionError::Nonsense(format!("unrequested {what}"))
 }

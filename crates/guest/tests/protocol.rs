@@ -22,6 +22,7 @@ fn requests() -> Vec<Request> {
         Request::Changes { pace: Pace::Low },
         Request::WindowEnd,
         Request::Ping { number: 300 },
+        Request::CurrentTasks,
     ]
 }
 

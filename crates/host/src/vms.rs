@@ -9,6 +9,7 @@ use crate::procfs;
 /// A VM as its process describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VmProcess {
+    pub pid: u32,
     /// Its name; a VMM without one is named by its program and pid.
     pub name: String,
     /// Its UUID, as it was given.
@@ -32,6 +33,7 @@ pub struct VmProcess {
 pub fn describe(proc: &Path, pid: u32, port: &str) -> VmProcess {
     let directory = proc.join(pid.to_string());
     let mut vm = parse_command_line(&command_line(proc, pid), port);
+    vm.pid = pid;
     if vm.name.is_empty() {
         let comm = procfs::read_comm(&directory).unwrap_or_else(|_| "vm".to_owned());
         vm.name = format!("{comm}-{pid}");

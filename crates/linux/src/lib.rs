@@ -21,8 +21,7 @@ pub mod modules;
 pub mod page_cache;
 pub mod paging;
 pub mod tasks;
-pub mod types;
-pub mod vmcoreinfo;
-
 #[cfg(test)]
 mod test;
+pub mod types;
+pub mod vmcoreinfo;

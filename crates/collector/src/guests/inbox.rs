@@ -1,11 +1,13 @@
 //! What a worker is to do next, and whether its VM is still there.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::guest::ModuleSymbols;
 use model::{HostNs, VmId};
+use probes::{GuestView, MemorySlot};
 
 use super::{Answered, Log};
 
@@ -67,6 +69,18 @@ struct State {
     /// How long the guest was waited for before anything was sampled.
     waited: Duration,
     is_gone: bool,
+    /// Where its kernel says which tasks run.
+    tasks: Option<Arc<GuestTasks>>,
+    /// Since `Handle::new_tasks` was called.
+    are_tasks_new: bool,
+}
+
+/// Where a guest's kernel says which task runs on each vCPU, and where its memory lies.
+#[derive(Debug)]
+pub(crate) struct GuestTasks {
+    /// By the vCPU's number.
+    pub(crate) views: BTreeMap<u32, GuestView>,
+    pub(crate) slots: Vec<MemorySlot>,
 }
 
 /// Why a worker woke up.
@@ -130,6 +144,15 @@ impl Inbox {
         state.requested.map_or(Duration::ZERO, |requested| state.waited + requested.elapsed())
     }
 
+    /// What is known of its tasks from now on.
+    pub(super) fn set_tasks(&self, tasks: Option<GuestTasks>) {
+        let mut state = self.shared.state();
+        if state.tasks.is_some() || tasks.is_some() {
+            state.tasks = tasks.map(Arc::new);
+            state.are_tasks_new = true;
+        }
+    }
+
     /// No waiter is left.
     pub(super) fn answered(&self) {
         self.shared.state().requested = None;
@@ -157,6 +180,17 @@ impl Handle {
 
     pub(super) fn is_gone(&self) -> bool {
         self.shared.state().is_gone
+    }
+
+    /// What is known of its tasks, if that has changed since the last call.
+    pub(super) fn new_tasks(&self) -> Option<Option<Arc<GuestTasks>>> {
+        let mut state = self.shared.state();
+        std::mem::take(&mut state.are_tasks_new).then(|| state.tasks.clone())
+    }
+
+    /// What is known of its tasks.
+    pub(super) fn tasks(&self) -> Option<Arc<GuestTasks>> {
+        self.shared.state().tasks.clone()
     }
 
     pub(super) fn was_waited_for(&self, time: Duration) {

@@ -38,6 +38,7 @@ pub(crate) struct GuestReport {
 pub(crate) struct Boot {
     pub(crate) map: CachedMap,
     pub(crate) clock: Clock,
+    booted: HostNs,
     /// Earliest next query for symbols while it is sampled.
     ask_symbols_from: Instant,
 }
@@ -52,15 +53,15 @@ pub(crate) struct Silence {
 }
 
 impl Boot {
-    /// When it booted: its clock began then.
+    /// When it booted.
     pub(crate) fn booted(&self) -> HostNs {
-        self.clock.to_host(0)
+        self.booted
     }
 
-    fn new(map: GuestMap, clock: Clock, room: &Budget, now: Instant) -> Self {
+    fn new(map: GuestMap, (clock, booted): (Clock, HostNs), room: &Budget, now: Instant) -> Self {
         let mut known = CachedMap::within(room.clone());
         known.add(map);
-        Self { map: known, clock, ask_symbols_from: now + SHORTEST_REST }
+        Self { map: known, clock, booted, ask_symbols_from: now + SHORTEST_REST }
     }
 
     /// The next file to query for symbols while the guest is sampled.
@@ -108,7 +109,7 @@ impl GuestReport {
         self.silences.retain(|silence| silence.until.is_none_or(|until| start < until));
         let boots = self.boots.iter_mut().map(|boot| {
             let map = boot.map.for_window(boot.clock.to_guest(start));
-            Boot { map, clock: boot.clock, ask_symbols_from: boot.ask_symbols_from }
+            Boot { map, ..*boot }
         });
         Self {
             boots: boots.collect(),
@@ -127,8 +128,14 @@ impl GuestReport {
         self.session_cpu_ns = session_cpu_ns;
     }
 
-    /// A session's first answer. An error: it is one boot too many.
-    pub(super) fn begin(&mut self, map: GuestMap, clock: Clock) -> Result<(), SessionError> {
+    /// A session's first answer. Its clock began when the guest booted, unless it `is_hosts`: then it booted after the last
+    /// report of the boot before. An error: it is one boot too many.
+    pub(super) fn begin(
+        &mut self,
+        map: GuestMap,
+        clock: Clock,
+        is_hosts: bool,
+    ) -> Result<(), SessionError> {
         let is_known = self.boots.last().is_some_and(|boot| boot.map.boot_id() == map.boot_id);
         if !is_known && self.boots.len() == MAX_BOOTS {
             return Err(SessionError::Refused(format!("it booted more than {MAX_BOOTS} times")));
@@ -145,7 +152,12 @@ impl GuestReport {
                 boot.clock = clock;
             }
             _ => {
-                self.boots.push(Boot::new(map, clock, &self.room, Instant::now()));
+                let before = |boot: &Boot| boot.clock.to_host(boot.map.reported_ns());
+                let booted = match self.boots.last().filter(|_| is_hosts) {
+                    Some(last) => before(last),
+                    None => clock.to_host(0),
+                };
+                self.boots.push(Boot::new(map, (clock, booted), &self.room, Instant::now()));
             }
         }
         Ok(())
@@ -194,7 +206,7 @@ mod test {
         let modules = vec![module(0), module(1)];
         let map = GuestMap { images, modules, ..GuestMap::default() };
         let began = Instant::now();
-        let mut boot = Boot::new(map, Clock::default(), &Budget::new(1 << 20), began);
+        let mut boot = Boot::new(map, (Clock::default(), HostNs(0)), &Budget::new(1 << 20), began);
         let next_at = |boot: &mut Boot, seconds| {
             boot.next_module_in_time(began + Duration::from_secs(seconds), |_| false)
         };
@@ -220,7 +232,7 @@ mod test {
             match (answer.split_once('@'), answer.split_once('+')) {
                 (Some((boot, time)), _) => {
                     // One boot too many is a failed session like others.
-                    if let Err(error) = reported.begin(map(boot, time), clock) {
+                    if let Err(error) = reported.begin(map(boot, time), clock, false) {
                         reported.lose(error.to_string());
                     }
                 }
@@ -267,7 +279,7 @@ mod test {
             ..GuestMap::default()
         };
         let images = vec![image(0, None), image(1, Some(5)), image(2, Some(30))];
-        reported.begin(map("a", 10, images, 7), clock).unwrap();
+        reported.begin(map("a", 10, images, 7), clock, false).unwrap();
         reported.lose("silent".to_owned());
         let shown = |window: &GuestReport| -> (Vec<usize>, usize, u64) {
             let images =
@@ -275,10 +287,28 @@ mod test {
             (images.collect(), window.silences.len(), window.cpu_ns)
         };
         assert_eq!(shown(&reported.for_window(HostNs(1010))), (vec![2], 1, 7));
-        reported.begin(map("b", 20, vec![image(0, None)], 3), later).unwrap();
+        reported.begin(map("b", 20, vec![image(0, None)], 3), later, false).unwrap();
         reported.add(map("b", 40, Vec::new(), 5), later);
         // Both boots are in it, and the silence between them.
         assert_eq!(shown(&reported.for_window(HostNs(1020))), (vec![2, 1], 1, 5));
         assert_eq!(shown(&reported.for_window(HostNs(1600))), (vec![1], 0, 0));
+    }
+
+    #[test]
+    fn a_boot_whose_clock_is_the_hosts_began_after_the_last_report() {
+        let clock = Clock::default();
+        let mut reported = GuestReport::within(&Budget::new(1 << 20));
+        let map = |boot_id: &str, now_ns| GuestMap {
+            boot_id: boot_id.to_owned(),
+            now_ns,
+            ..GuestMap::default()
+        };
+        reported.begin(map("a", 5000), clock, true).unwrap();
+        reported.add(map("a", 6000), clock);
+        reported.begin(map("b", 9000), clock, true).unwrap();
+        let booted: Vec<HostNs> = reported.boots.iter().map(Boot::booted).collect();
+        assert_eq!(booted, [HostNs(0), HostNs(6000)]);
+        // The first one still counts for a window that began before.
+        assert_eq!(reported.for_window(HostNs(5500)).boots.len(), 2);
     }
 }

@@ -1,20 +1,20 @@
 //! What a worker does with one guest.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use api::guest::{GuestMap, GuestModule, Pace};
+use api::guest::{CpuTask, CurrentTasks, GuestMap, GuestModule, Pace};
 use guest::{Channel, Limits, LogStart, Session, SessionError};
 use host::vms::VmProcess;
 use model::{Budget, BuildId, HostNs};
+use probes::{GuestView, MemorySlot};
 use symbols::{GuestChild, Store};
 
-use super::inbox::{Inbox, Order, SymbolOrder, WakeReason};
-use super::{Answer, Answered, Asker, GuestReport, Log, channel, via};
-use crate::GuestError;
+use super::inbox::{GuestTasks, Inbox, Order, SymbolOrder, WakeReason};
+use super::{Answer, Answered, Asker, GuestReport, Log, MEMORY, MemoryFinder, channel, via};
 use crate::lock::PortLock;
+use crate::{GuestError, Roots};
 
 /// Between two tries to reach a guest. Each that it leaves without an answer in time doubles it: it may be at work on it.
 const RETRY: Duration = Duration::from_secs(2);
@@ -27,11 +27,22 @@ const PACE: Duration = Duration::from_secs(4);
 /// Each answer without news doubles it.
 const PACE_AT_MOST: Duration = Duration::from_secs(16);
 
+/// Of a guest whose memory is read: a look costs it nothing, and the host little.
+const MEMORY_PACE: Duration = Duration::from_millis(100);
+/// Looks take at most a twentieth of a CPU, whatever the guest does.
+const REST_PER_LOOK: u32 = 20;
+
 /// For symbols before anything is sampled: these functions keep their names if the guest is gone at the end.
 const EARLY_SYMBOLS: Duration = Duration::from_secs(1);
 
 /// Time limit of a connection and its greeting while sampling. Nothing waits for them.
 const BEGIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// For a guest's program to greet, before its memory is read in its place.
+const PROGRAM_LIMIT: Duration = Duration::from_secs(5);
+
+/// To look for a Linux kernel again in memory that had none: each look doubles it. The guest may still be booting.
+const RETRY_MEMORY_AT_MOST: Duration = Duration::from_secs(600);
 
 /// Even if all its time was waited for before: a guest may have come up meanwhile.
 const LAST_TRY_AT_LEAST: Duration = Duration::from_secs(1);
@@ -42,19 +53,36 @@ const LATE_SLICE: Duration = Duration::from_secs(1);
 /// No time limit: wait for the next order.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 
+/// What reads for a worker.
+#[derive(Debug)]
+pub(super) struct Readers {
+    /// A guest's answers.
+    pub(super) child: GuestChild,
+    /// Where its memory lies.
+    pub(super) memory: Arc<MemoryFinder>,
+}
+
 /// One guest's worker.
 #[derive(Debug)]
 pub(super) struct Worker {
     process: VmProcess,
     limits: Limits,
-    locks: PathBuf,
+    roots: Roots,
     store: Option<Store>,
     inbox: Inbox,
     child: GuestChild,
+    memory: Arc<MemoryFinder>,
     reported: GuestReport,
     /// Keeps the way to it ours, where there is one only.
     port: Option<PortLock>,
     session: Option<Session>,
+    /// Its way, or that of the last one.
+    via: &'static str,
+    /// Where the memory lies that is read.
+    slots: Vec<MemorySlot>,
+    /// CPU time that was spent until the last look at it, and the pause until the next one.
+    look_cpu_ns: u64,
+    memory_pace: Duration,
     sessions: u32,
     /// To the next question, or try.
     pause: Duration,
@@ -70,22 +98,27 @@ impl Worker {
     pub(super) fn new(
         process: &VmProcess,
         limits: &Limits,
-        locks: &Path,
+        roots: &Roots,
         store: Option<Store>,
         room: &Budget,
         inbox: Inbox,
-        child: GuestChild,
+        readers: Readers,
     ) -> Self {
         Self {
             process: process.clone(),
             limits: limits.clone(),
-            locks: locks.to_owned(),
+            roots: roots.clone(),
             store,
             inbox,
-            child,
+            child: readers.child,
+            memory: readers.memory,
             reported: GuestReport::within(room),
             port: None,
             session: None,
+            via: "",
+            slots: Vec::new(),
+            look_cpu_ns: 0,
+            memory_pace: MEMORY_PACE,
             sessions: 0,
             pause: RETRY,
             error: None,
@@ -97,30 +130,20 @@ impl Worker {
     /// Queries from now on, and answers. `tried` hears when the first try is over. `pace`: that of a guest which is sampled, or
     /// is not yet.
     pub(super) fn follow(mut self, pace: Pace, tried: Sender<u32>) {
-        match channel(&self.process) {
-            Ok(channel) => {
-                let begun = self.begin(&channel, self.limits.time, pace);
-                let kept = begun.and_then(|()| Ok(self.keep_early_symbols()?));
-                kept.unwrap_or_else(|error| self.lose(error));
-                report_try(&tried, self.process.user);
-                let first = if self.session.is_some() { PACE } else { RETRY };
-                self.work(Some(&channel), first);
-            }
-            Err(error) => {
-                self.error = Some(Arc::new(error));
-                report_try(&tried, self.process.user);
-                self.work(None, FOREVER);
-            }
-        }
+        let begun = self.begin(self.limits.time, pace);
+        let kept = begun.and_then(|()| Ok(self.keep_early_symbols()?));
+        kept.unwrap_or_else(|error| self.lose(error));
+        report_try(&tried, self.process.user);
+        let first = if self.session.is_some() { self.pace() } else { RETRY };
+        self.work(first);
     }
 
     /// Asks when it is to tell, and not before.
     pub(super) fn answer_once(mut self) {
-        let channel = channel(&self.process).map_err(|error| self.error = Some(Arc::new(error)));
-        self.work(channel.ok().as_ref(), FOREVER);
+        self.work(FOREVER);
     }
 
-    fn work(&mut self, channel: Option<&Channel>, first: Duration) {
+    fn work(&mut self, first: Duration) {
         let mut due = Instant::now() + first;
         self.pause = first;
         loop {
@@ -134,20 +157,20 @@ impl Worker {
                 self.pause = FOREVER;
                 due = Instant::now() + FOREVER;
             }
-            let channel = channel.filter(|_| !self.inbox.is_gone());
+            let is_there = !self.inbox.is_gone();
             match woken {
                 WakeReason::Unwanted => return,
                 WakeReason::Order(order @ Order::Tell { log, .. }) => {
                     self.current = Some((order, Instant::now()));
-                    if let Some(channel) = channel {
-                        self.bring_up_to_date(channel, log);
+                    if is_there {
+                        self.bring_up_to_date(log);
                     }
                     self.answer_current();
                 }
                 WakeReason::Order(Order::Symbols(order)) => self.send_symbols(order),
                 WakeReason::Order(Order::Wake) | WakeReason::Time => {
-                    if let Some(channel) = channel.filter(|_| due <= Instant::now()) {
-                        self.pause = self.ask(channel);
+                    if is_there && due <= Instant::now() {
+                        self.pause = self.ask();
                         due = Instant::now() + self.pause;
                     }
                 }
@@ -167,11 +190,11 @@ impl Worker {
     }
 
     /// Queries the guest for news, or connects again. How long to wait then.
-    fn ask(&mut self, channel: &Channel) -> Duration {
-        let Some(session) = self.session.take() else { return self.try_again(channel) };
+    fn ask(&mut self) -> Duration {
+        let Some(session) = self.session.take() else { return self.try_again() };
         match self.ask_news(session) {
-            Ok(true) => PACE,
-            Ok(false) => PACE_AT_MOST.min(self.pause * 2),
+            Ok(true) => self.pace(),
+            Ok(false) => self.slowest_pace().min(self.pause * 2),
             Err(error) => {
                 let is_nonsense = error.is_nonsense();
                 self.lose(error.into());
@@ -180,26 +203,80 @@ impl Worker {
         }
     }
 
-    fn try_again(&mut self, channel: &Channel) -> Duration {
+    fn try_again(&mut self) -> Duration {
         let limit = self.limits.time.min(BEGIN_LIMIT);
         let requested = Instant::now();
-        match self.begin(channel, limit, Pace::Low) {
-            Ok(()) => PACE,
+        match self.begin(limit, Pace::Low) {
+            Ok(()) => self.pace(),
             Err(error) => {
                 let is_nonsense =
                     matches!(&error, GuestError::Session(error) if error.is_nonsense());
+                let was_searched = error.was_memory_searched();
                 self.lose(error);
-                match is_nonsense {
-                    true => RETRY_NONSENSE,
-                    false if requested.elapsed() < limit => RETRY,
-                    false => (self.pause * 2).clamp(RETRY, RETRY_AT_MOST),
+                match (is_nonsense, was_searched) {
+                    (true, _) => RETRY_NONSENSE,
+                    (_, true) => (self.pause * 2).clamp(RETRY, RETRY_MEMORY_AT_MOST),
+                    _ if requested.elapsed() < limit => RETRY,
+                    _ => (self.pause * 2).clamp(RETRY, RETRY_AT_MOST),
                 }
             }
         }
     }
 
-    /// Connects within `limit`, has the guest begin its log and tell its map.
-    fn begin(&mut self, channel: &Channel, limit: Duration, pace: Pace) -> Result<(), GuestError> {
+    /// Connects within `limit`, has the guest begin its log and tell its map: its program, if it has one that greets at once;
+    /// else what reads its memory.
+    fn begin(&mut self, limit: Duration, pace: Pace) -> Result<(), GuestError> {
+        let memory = self.memory.find(&self.process, &self.roots);
+        let program = match channel(&self.process) {
+            Ok(program) => {
+                let first = if memory.is_ok() { limit.min(PROGRAM_LIMIT) } else { limit };
+                match self.begin_over(&program, first, pace) {
+                    Err(error) if error.is_nothing_there() => error,
+                    begun => return begun,
+                }
+            }
+            Err(error) => error,
+        };
+        let begun = memory.and_then(|(memory, slots)| {
+            self.port = None;
+            self.begin_over(&memory, limit, pace)?;
+            self.find_tasks(&slots)?;
+            self.slots = slots;
+            self.session.iter().for_each(Session::lower_priority);
+            Ok(())
+        });
+        begun.map_err(|memory| GuestError::no_way(program, memory))
+    }
+
+    /// Lets samples say which task runs. Without that, page tables and FS base tell, where the host can read them.
+    fn find_tasks(&mut self, slots: &[MemorySlot]) -> Result<(), SessionError> {
+        let Some(session) = &mut self.session else { return Ok(()) };
+        let tasks = match session.current_tasks(self.limits.time) {
+            Ok(tasks) => tasks,
+            Err(SessionError::Refused(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let CurrentTasks { direct_map, image, mm, stack, fs_base, pgd, cpus } = tasks;
+        let view = |cpu: CpuTask| GuestView {
+            current: cpu.address,
+            direct_map,
+            image,
+            mm,
+            stack,
+            fs_base,
+            pgd,
+        };
+        let views = cpus.into_iter().map(|cpu| (cpu.apic_id, view(cpu))).collect();
+        self.inbox.set_tasks(Some(GuestTasks { views, slots: slots.to_vec() }));
+        Ok(())
+    }
+
+    fn begin_over(
+        &mut self,
+        channel: &Channel,
+        limit: Duration,
+        pace: Pace,
+    ) -> Result<(), GuestError> {
         self.take_port(channel)?;
         let mut session = self.greet(channel, limit)?;
         let mut is_patient = self.patience();
@@ -207,9 +284,12 @@ impl Worker {
             session.start_log(pace, LATE_SLICE, &mut is_patient)?;
         let map = session.changes(LATE_SLICE, &mut is_patient)?;
         drop(is_patient);
-        self.reported.begin(map, session.clock())?;
+        let is_memory = matches!(channel, Channel::Memory(_));
+        self.look_cpu_ns = map.cpu_ns;
+        self.reported.begin(map, session.clock(), is_memory)?;
         self.reported.log_began.get_or_insert(session.clock().to_host(guest_ns));
         self.reported.log_problem = self.reported.log_problem.take().or(problem);
+        self.via = via(channel);
         self.keep(session);
         Ok(())
     }
@@ -221,6 +301,22 @@ impl Worker {
         Session::open_within(channel, &limits, limit, LATE_SLICE, &mut is_patient, child)
     }
 
+    /// Between two questions while sampling. A child looks at memory at each question.
+    fn pace(&self) -> Duration {
+        if self.via == MEMORY { self.memory_pace } else { PACE }
+    }
+
+    fn slowest_pace(&self) -> Duration {
+        if self.via == MEMORY { self.memory_pace } else { PACE_AT_MOST }
+    }
+
+    /// A look at memory that took long is followed by a long rest.
+    fn pace_memory(&mut self, cpu_ns: u64) {
+        let spent = Duration::from_nanos(cpu_ns.saturating_sub(self.look_cpu_ns));
+        self.look_cpu_ns = cpu_ns;
+        self.memory_pace = (spent * REST_PER_LOOK).clamp(MEMORY_PACE, PACE_AT_MOST);
+    }
+
     fn keep(&mut self, session: Session) {
         self.session = Some(session);
         self.sessions += 1;
@@ -230,11 +326,12 @@ impl Worker {
         self.reported.lose(error.to_string());
         self.error = Some(Arc::new(error));
         self.session = None;
+        self.inbox.set_tasks(None);
     }
 
     fn take_port(&mut self, channel: &Channel) -> Result<(), GuestError> {
         if self.port.is_none() {
-            self.port = PortLock::for_channel(channel, &self.locks)?;
+            self.port = PortLock::for_channel(channel, &self.roots.locks)?;
         }
         Ok(())
     }
@@ -243,6 +340,7 @@ impl Worker {
     fn ask_news(&mut self, mut session: Session) -> Result<bool, SessionError> {
         let map = session.changes_while_sampled(LATE_SLICE, &mut self.patience())?;
         let is_news = has_news(&map);
+        self.pace_memory(map.cpu_ns);
         self.reported.add(map, session.clock());
         let is_stored = is_stored(self.store.as_ref());
         let boot = self.reported.boots.last_mut();
@@ -256,10 +354,10 @@ impl Worker {
     }
 
     /// Asks for what a window's end needs.
-    fn bring_up_to_date(&mut self, channel: &Channel, log: Log) {
+    fn bring_up_to_date(&mut self, log: Log) {
         if let Some(session) = self.session.take() {
             let requested = match log {
-                Log::GoesOn => self.ask_at_window_end(session, channel),
+                Log::GoesOn => self.ask_at_window_end(session),
                 Log::Ends => self.ask_the_rest(session),
             };
             requested.unwrap_or_else(|error| self.lose(error.into()));
@@ -267,23 +365,24 @@ impl Worker {
         let is_late = self.error.as_ref().is_some_and(|error| error.is_late());
         // One that was too late is still at work.
         if log == Log::Ends && self.session.is_none() && !is_late {
-            self.last_try(channel).unwrap_or_else(|error| self.lose(error));
+            self.last_try().unwrap_or_else(|error| self.lose(error));
         }
     }
 
-    fn ask_at_window_end(
-        &mut self,
-        mut session: Session,
-        channel: &Channel,
-    ) -> Result<(), SessionError> {
+    fn ask_at_window_end(&mut self, mut session: Session) -> Result<(), SessionError> {
         let map = session.window_end(LATE_SLICE, &mut self.patience())?;
         self.reported.add(map, session.clock());
         self.session = Some(session);
-        if self.reported.boots.last().is_some_and(|boot| boot.map.is_crowded()) {
+        let has_moved = self.via == MEMORY
+            && self.memory.find(&self.process, &self.roots).map(|(_, slots)| slots).ok().as_ref()
+                != Some(&self.slots);
+        // Memory that was taken away may be the VMM's own by now; and the administrator may have forbidden to read it.
+        if has_moved || self.reported.boots.last().is_some_and(|boot| boot.map.is_crowded()) {
             // A port has one user at a time.
             self.session = None;
+            self.inbox.set_tasks(None);
             let limit = self.limits.time.min(BEGIN_LIMIT);
-            self.begin(channel, limit, Pace::Low).unwrap_or_else(|error| self.lose(error));
+            self.begin(limit, Pace::Low).unwrap_or_else(|error| self.lose(error));
         }
         Ok(())
     }
@@ -296,9 +395,22 @@ impl Worker {
     }
 
     /// After the end: a guest that could not be reached may be by now. If not, its last report counts.
-    fn last_try(&mut self, channel: &Channel) -> Result<(), GuestError> {
+    fn last_try(&mut self) -> Result<(), GuestError> {
         // One limit for what is waited for before and after sampling.
         let left = self.limits.time.saturating_sub(self.inbox.waited()).max(LAST_TRY_AT_LEAST);
+        let program = match channel(&self.process) {
+            Ok(program) => match self.last_try_over(&program, left) {
+                Err(error) if error.is_nothing_there() => error,
+                done => return done,
+            },
+            Err(error) => error,
+        };
+        let done = self.memory.find(&self.process, &self.roots);
+        let done = done.and_then(|(memory, _)| self.last_try_over(&memory, left));
+        done.map_err(|memory| GuestError::no_way(program, memory))
+    }
+
+    fn last_try_over(&mut self, channel: &Channel, left: Duration) -> Result<(), GuestError> {
         self.take_port(channel)?;
         let deadline = Instant::now() + left;
         let child = self.child.clone();
@@ -306,7 +418,8 @@ impl Worker {
         let mut session = Session::open_within(channel, &self.limits, left, left, never, child)?;
         let left = deadline.saturating_duration_since(Instant::now());
         let map = session.snapshot_within(left)?;
-        self.reported.begin(map, session.clock())?;
+        self.reported.begin(map, session.clock(), matches!(channel, Channel::Memory(_)))?;
+        self.via = via(channel);
         self.keep(session);
         Ok(())
     }
@@ -326,7 +439,7 @@ impl Worker {
             Log::GoesOn => self.reported.for_window(start),
             Log::Ends => self.reported.take(),
         };
-        let via = channel(&self.process).map_or("", |channel| via(&channel));
+        let via = self.via;
         let asker = self.session.is_some().then(|| asker(self.sessions, numbers));
         Ok(Answer { reported, via, asker, child: self.child.clone() })
     }
@@ -418,7 +531,7 @@ impl Worker {
         }
         let mut reported = self.reported.for_window(start);
         reported.lose(late.to_string());
-        let via = channel(&self.process).map_or("", |channel| via(&channel));
+        let via = self.via;
         Ok(Answer { reported, via, asker: None, child: self.child.clone() })
     }
 

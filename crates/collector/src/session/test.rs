@@ -208,6 +208,8 @@ impl Host {
             sys: folder("sys/module/kvm").ancestors().nth(2).unwrap().to_owned(),
             cgroups: folder("cgroup"),
             locks: folder("run"),
+            config: folder("etc"),
+            logs: folder("log"),
         };
         let sampling = Sampling {
             trigger: Trigger::CpuClock,
@@ -394,7 +396,7 @@ fn a_guest_that_can_not_be_queried_is_its_own_note() {
     let end = host.session.end(&mut sink).unwrap();
     let mut answers = end.guests.collect_answers(HostNs(0), Log::Ends).wait();
     let answer = answers.remove(0).1;
-    assert!(matches!(answer.unwrap_err().as_ref(), GuestError::NoChannel));
+    assert!(matches!(answer.unwrap_err().as_ref(), GuestError::NoWay { .. }));
 }
 
 #[test]

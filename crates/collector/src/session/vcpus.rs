@@ -74,7 +74,7 @@ impl Session {
             if let GuestQuestions::On { limits, with_map, .. } = &self.plan.guests
                 && !with_map.contains(&name)
             {
-                self.guests.ask(vm, &process, limits, &self.plan.roots.locks);
+                self.guests.ask(vm, &process, limits, &self.plan.roots);
             }
             self.reachable.insert(vm, process);
             self.throttling.look_soon();
@@ -112,6 +112,11 @@ impl Session {
     fn watch(&mut self, tid: Tid, vcpu: &FoundVcpu, number: u32) {
         let Err(error) = self.sources.watch(tid, vcpu, number) else {
             self.looks.not_watched.remove(&tid);
+            let vm = self.vms.row_of(vcpu).map(|row| self.vms.vcpus[row.index()].vm);
+            if let Some(tasks) = vm.and_then(|vm| self.guests.tasks(vm)) {
+                let view = tasks.views.get(&vcpu.number);
+                self.sources.set_guest_view(tid, view.map(|view| (view, &tasks.slots[..])));
+            }
             return;
         };
         self.vms.unwatch(tid);
@@ -123,6 +128,19 @@ impl Session {
             ));
         }
         self.looks.not_watched.insert(tid);
+    }
+
+    /// Lets samples of guests whose tasks have been found say which one runs.
+    pub(super) fn apply_new_tasks(&self) {
+        for (vm, tasks) in self.guests.new_tasks() {
+            let of_vm = self.vms.vcpus.iter().filter(|vcpu| vcpu.vm == vm && vcpu.ended.is_none());
+            for vcpu in of_vm {
+                let view = tasks
+                    .as_ref()
+                    .and_then(|tasks| Some((tasks.views.get(&vcpu.number)?, &tasks.slots[..])));
+                self.sources.set_guest_view(vcpu.tid, view);
+            }
+        }
     }
 
     /// Forgets VMs that a look did not meet any more.

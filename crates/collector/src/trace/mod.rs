@@ -34,10 +34,3 @@ pub use plan::{GuestPath, Scope, TracePlan, Traced};
 pub use record::trace;
 pub(crate) use record::trace_beside;
 pub use source::SourceError;
-
-/// Is the child process that reads a guest's rings, if this process was started for that: a program's first call. `None`: it
-/// was not.
-#[must_use]
-pub fn serve() -> Option<std::process::ExitCode> {
-    sandbox::serve::<RingReader>()
-}

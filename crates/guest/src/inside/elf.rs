@@ -6,16 +6,14 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use api::guest::{FunctionSymbol, MAX_ANSWER_BYTES, MAX_SYMBOLS};
+use api::guest::FunctionSymbol;
 use host::open_file::OpenFile;
-use linux::elf::{Bytes, Headers, ReadAt, for_each_function};
 use rustix::fs::OFlags;
+
+use crate::elf::{self, FunctionsError};
 
 /// Larger files are not read.
 pub(crate) const MAX_FILE_BYTES: u64 = 512 << 20;
-
-/// Headers and notes take less.
-const MAX_BUILD_ID_BYTES: u64 = 32 << 20;
 
 /// Why a file's functions can't be read.
 #[derive(Debug, thiserror::Error)]
@@ -23,25 +21,18 @@ pub(crate) enum ElfError {
     /// The file is gone or unreadable.
     #[error("{0}")]
     Read(#[from] io::Error),
-    /// The path names another file by now.
-    #[error("the file was replaced by another one")]
-    Replaced,
     #[error("not a regular file")]
     NotRegular,
     #[error("larger than {} MiB", .0 >> 20)]
     TooLarge(u64),
-    #[error("{0}")]
-    NotElf(String),
-    /// Nothing could be read but the headers.
-    #[error("{0}")]
-    Missing(&'static str),
+    #[error(transparent)]
+    Content(#[from] FunctionsError),
 }
 
 /// Reads the GNU build id of the file at `path`; `None` if it has none or is no ELF file.
 pub(crate) fn read_build_id(path: &Path) -> Option<Vec<u8>> {
     let file = open(path, MAX_FILE_BYTES).ok()?;
-    let headers = Headers::read(&Bytes::new(&OpenFile::new(&file).ok()?, MAX_BUILD_ID_BYTES));
-    Some(headers.ok()?.build_id?.bytes().to_vec())
+    elf::build_id(&OpenFile::new(&file).ok()?)
 }
 
 /// Reads the function symbols of the file at `path`, if it has the build id `expected` (when given) and at most so many bytes.
@@ -50,12 +41,12 @@ pub(crate) fn read_functions(
     expected: &[u8],
     most_bytes: u64,
 ) -> Result<Vec<FunctionSymbol>, ElfError> {
-    functions(&OpenFile::new(&open(path, most_bytes)?)?, expected)
+    Ok(elf::functions(&OpenFile::new(&open(path, most_bytes)?)?, expected)?)
 }
 
 /// The function symbols of an ELF image in memory (the vDSO).
 pub(crate) fn functions_of_image(image: &[u8]) -> Result<Vec<FunctionSymbol>, ElfError> {
-    functions(&image, &[])
+    Ok(elf::functions(&image, &[])?)
 }
 
 fn open(path: &Path, most_bytes: u64) -> Result<File, ElfError> {
@@ -70,32 +61,6 @@ fn open(path: &Path, most_bytes: u64) -> Result<File, ElfError> {
         return Err(ElfError::TooLarge(most_bytes));
     }
     Ok(file)
-}
-
-fn functions(file: &dyn ReadAt, expected: &[u8]) -> Result<Vec<FunctionSymbol>, ElfError> {
-    let bytes = Bytes::new(file, 2 * MAX_FILE_BYTES);
-    let headers = Headers::read(&bytes).map_err(ElfError::NotElf)?;
-    let build_id = headers.build_id.as_ref().map_or(&[][..], |id| id.bytes());
-    if !expected.is_empty() && expected != build_id {
-        return Err(ElfError::Replaced);
-    }
-    let mut functions = Vec::new();
-    // Names may overlap in the file: all of them together may be many times as long.
-    let mut bytes_left = MAX_ANSWER_BYTES;
-    let read = for_each_function(&bytes, &headers, &mut |offset, size, name| {
-        let Some(rest) = bytes_left.checked_sub(name.len()) else { return false };
-        bytes_left = rest;
-        functions.push(FunctionSymbol { offset, size, name: name.to_owned() });
-        functions.len() < MAX_SYMBOLS
-    });
-    if let Err(missing) = read
-        && functions.is_empty()
-    {
-        return Err(ElfError::Missing(missing));
-    }
-    functions.sort_by(|a, b| (a.offset, a.size, &a.name).cmp(&(b.offset, b.size, &b.name)));
-    functions.dedup();
-    Ok(functions)
 }
 
 #[cfg(test)]
@@ -138,7 +103,7 @@ mod test {
         }
         assert!(matches!(
             read_functions(&program, &[1; 20], MAX_FILE_BYTES),
-            Err(ElfError::Replaced)
+            Err(ElfError::Content(FunctionsError::Replaced))
         ));
         let bytes = std::fs::metadata(&program).unwrap().len();
         assert!(read_functions(&program, &build_id, bytes).is_ok());
@@ -160,7 +125,7 @@ mod test {
     fn what_is_no_elf_file_is_refused() {
         let check = |path: &str| read_functions(Path::new(path), &[], MAX_FILE_BYTES).unwrap_err();
         assert!(matches!(check("/nonexistent"), ElfError::Read(_)));
-        assert!(matches!(check("/proc/self/maps"), ElfError::NotElf(_)));
+        assert!(matches!(check("/proc/self/maps"), ElfError::Content(FunctionsError::NotElf(_))));
         assert!(matches!(check("/dev/zero"), ElfError::NotRegular));
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");

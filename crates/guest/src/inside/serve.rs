@@ -12,8 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use api::guest::{
-    MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Pace, Request, Response, SERIAL_PORT_NAME, TraceOptions,
-    VERSION, VSOCK_PORT,
+    MAX_REQUEST_BYTES, Pace, Request, Response, SERIAL_PORT_NAME, TraceOptions, VERSION, VSOCK_PORT,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fs::OFlags;
@@ -95,14 +94,15 @@ impl Conversation {
 
     /// The answer to a frame, as a frame.
     fn answer(&mut self, requested: &Frame, waiting: Waiting<'_>) -> Result<Vec<u8>, HungUp> {
-        let response = match frame::decode(&requested.content) {
-            Ok(request) => self.respond(requested.session, request, waiting)?,
-            Err(error) => Response::Error(format!("the host sent {error}")),
-        };
-        let too_long = |error| Response::Error(format!("the answer would be {error}"));
-        Ok(frame::encode(requested.session, &response, MAX_ANSWER_BYTES)
-            .or_else(|error| frame::encode(requested.session, &too_long(error), MAX_ANSWER_BYTES))
-            .unwrap_or_default())
+        let mut hung_up = None;
+        let answer = frame::answer(requested, |request| {
+            let responded = self.respond(requested.session, request, waiting);
+            responded.unwrap_or_else(|error| {
+                hung_up = Some(error);
+                Response::Error("the host hung up".into())
+            })
+        });
+        hung_up.map_or(Ok(answer), Err)
     }
 
     fn respond(
@@ -146,6 +146,7 @@ impl Conversation {
                 let symbols = || reader.symbols(&modules, pace, largest_file, waiting);
                 Response::Symbols(at_pace(pace, symbols)?)
             }
+            Request::CurrentTasks => Response::Error("only the host reads tasks in memory".into()),
             Request::TraceStart(options) => self.start_trace(&options),
             Request::TraceRun => self.traced(|trace| trace.run().map(Response::TraceSeen)),
             Request::TraceLook => self.traced(|trace| Ok(Response::TraceSeen(trace.look()))),
@@ -359,6 +360,8 @@ fn wait_writable(port: &File, deadline: Instant) -> std::io::Result<()> {
 #[cfg(test)]
 mod test {
     use std::os::unix::net::UnixStream;
+
+    use api::guest::MAX_ANSWER_BYTES;
 
     use super::*;
 

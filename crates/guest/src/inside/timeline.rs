@@ -18,6 +18,8 @@ use api::guest::{
     GuestImage, GuestKernelThread, GuestMapping, GuestThread, MAX_IMAGES, MAX_OTHERS,
 };
 
+use crate::answer;
+
 /// Mappings of one image that are kept.
 const MAX_MAPPINGS: usize = 1 << 14;
 
@@ -90,7 +92,7 @@ impl Timeline {
     pub(crate) fn changes(&mut self, most_bytes: usize) -> Vec<GuestImage> {
         let mut bytes = 0;
         let mut has_room = |image: &GuestImage| {
-            bytes += encoded_bytes(image);
+            bytes += answer::encoded_image_bytes(image);
             bytes <= most_bytes
         };
         let n_done = self.done.iter().take_while(|image| has_room(image)).count();
@@ -443,12 +445,6 @@ impl Timeline {
         }
         image
     }
-}
-
-/// About the bytes that an image takes in an answer, rather more than less.
-fn encoded_bytes(image: &GuestImage) -> usize {
-    let names: usize = image.threads.iter().map(|thread| thread.name.len() + 16).sum();
-    64 + image.name.len() + names + 26 * image.mappings.len()
 }
 
 #[cfg(test)]

@@ -388,7 +388,7 @@ fn a_changed_image_is_reported_again_by_its_id() {
 #[test]
 fn an_image_without_room_is_reported_the_next_time() {
     let mut timeline = begin(&["1 sh a000", "2 sh b000", "3 sh c000"]);
-    let room = 2 * encoded_bytes(&process("1 sh a000", None));
+    let room = 2 * crate::answer::encoded_image_bytes(&process("1 sh a000", None));
     let reported = |timeline: &mut Timeline| timeline.changes(room).len();
     assert_eq!(
         [reported(&mut timeline), reported(&mut timeline), reported(&mut timeline)],

@@ -95,10 +95,7 @@ impl PreparedGuest {
             },
             host_cpus: host::machine::online_cpus(&roots.sys).unwrap_or_default(),
         };
-        let link = match work.channel {
-            guest::Channel::Vsock { .. } => "vsock",
-            guest::Channel::Serial { .. } => "virtio-serial",
-        };
+        let link = crate::guests::via(&work.channel);
         let ((commands, taken), (tell, messages)) = (channel(), sync_channel(MAX_MESSAGES));
         std::thread::Builder::new()
             .name("guest".to_owned())

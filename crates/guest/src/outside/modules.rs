@@ -1,0 +1,145 @@
+//! Files and other code that a guest's processes map, numbered as the host will ask for them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use api::guest::{GuestModule, MAX_IMAGES, ModuleSymbols};
+use linux::files::File;
+use model::GuestVirt;
+
+use super::found::{Mapped, View};
+use crate::elf;
+
+/// Bytes of a mapping without a file that is read as one: the vDSO.
+const MAX_IMAGE_BYTES: u64 = 1 << 20;
+const VDSO: &str = "[vdso]";
+/// Bytes of all paths.
+const MAX_TEXT_BYTES: usize = 16 << 20;
+
+/// What is mapped anywhere in the guest.
+#[derive(Debug, Default)]
+pub(super) struct Modules {
+    list: Vec<GuestModule>,
+    /// Where each is; `None`: nowhere that has symbols.
+    places: Vec<Option<Place>>,
+    by_content: HashMap<GuestModule, u32>,
+    by_file: BTreeMap<FileKey, u32>,
+    /// Of all paths.
+    text_bytes: usize,
+}
+
+/// What tells files apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct FileKey {
+    device: u32,
+    inode: u64,
+    generation: u32,
+    bytes: u64,
+}
+
+/// Where a module's bytes are.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// In the page cache of this `struct address_space`; bytes of the file.
+    Cached { pages: GuestVirt, bytes: u64 },
+    /// In a process.
+    Process { cr3: u64, start: u64, bytes: u64 },
+}
+
+impl Modules {
+    pub(super) fn list(&self) -> &[GuestModule] {
+        &self.list
+    }
+
+    /// The number of what a mapping shows; `None`: there are too many.
+    pub(super) fn number(&mut self, view: &View<'_>, mapped: Mapped<'_>) -> Option<u32> {
+        match mapped {
+            Mapped::File(file) => self.number_of_file(view, file),
+            Mapped::Memory(name, process, mapping) => {
+                let bytes = (mapping.end - mapping.start).min(MAX_IMAGE_BYTES);
+                let place = Place::Process { cr3: process.cr3, start: mapping.start, bytes };
+                let place = (name == VDSO).then_some(place);
+                self.intern(name.to_owned(), Vec::new(), place)
+            }
+        }
+    }
+
+    fn number_of_file(&mut self, view: &View<'_>, file: &File) -> Option<u32> {
+        let key = FileKey {
+            device: file.device,
+            inode: file.inode,
+            generation: file.generation,
+            bytes: file.size,
+        };
+        let place = Some(Place::Cached { pages: file.pages, bytes: file.size });
+        if let Some(number) = self.by_file.get(&key) {
+            self.places[*number as usize] = place;
+            return Some(*number);
+        }
+        let cached = view.cached(file.pages);
+        let build_id = cached.and_then(|file| elf::build_id(&file)).unwrap_or_default();
+        // The page that has it may come later.
+        let is_known = !build_id.is_empty() && self.by_file.len() < MAX_IMAGES;
+        let number = self.intern(file.path.clone(), build_id, place)?;
+        if is_known {
+            self.by_file.insert(key, number);
+        }
+        Some(number)
+    }
+
+    fn intern(&mut self, path: String, build_id: Vec<u8>, place: Option<Place>) -> Option<u32> {
+        let module = GuestModule { path, build_id };
+        if let Some(number) = self.by_content.get(&module) {
+            // It may have left the memory, and come back elsewhere.
+            self.places[*number as usize] = place;
+            return Some(*number);
+        }
+        self.text_bytes = self.text_bytes.saturating_add(module.path.len());
+        if MAX_TEXT_BYTES < self.text_bytes {
+            return None;
+        }
+        let number =
+            u32::try_from(self.list.len()).ok().filter(|_| self.list.len() < MAX_IMAGES)?;
+        self.list.push(module.clone());
+        self.places.push(place);
+        self.by_content.insert(module, number);
+        Some(number)
+    }
+
+    /// The functions of a module, if its file has at most so many bytes. It may have left the guest's memory by now.
+    pub(super) fn symbols(&self, view: &View<'_>, number: u32, largest_file: u64) -> ModuleSymbols {
+        let symbols = ModuleSymbols { module: number, ..ModuleSymbols::default() };
+        let problem =
+            |text: &str| ModuleSymbols { problem: Some(text.to_owned()), ..symbols.clone() };
+        match self.places.get(number as usize) {
+            Some(Some(Place::Cached { pages, bytes })) => match view.cached(*pages) {
+                Some(file) if file.size != *bytes => {
+                    problem("the file was replaced by another one")
+                }
+                Some(file) if largest_file < file.size => problem("the file is too large"),
+                Some(file) => with_functions(symbols, &file, &self.list[number as usize].build_id),
+                None => problem("the file is not in the guest's memory any more"),
+            },
+            Some(Some(Place::Process { cr3, start, bytes })) => {
+                let mut image = vec![0; usize::try_from(*bytes).unwrap_or(0)];
+                match view.read_process(*cr3, *start, &mut image) {
+                    Some(()) => with_functions(symbols, &image.as_slice(), &[]),
+                    None => problem("not in the guest's memory any more"),
+                }
+            }
+            Some(None) => problem("not a file"),
+            None => problem("no such module"),
+        }
+    }
+}
+
+/// With the functions of a file. Those of a part that is not in the guest's memory are missing.
+fn with_functions(
+    symbols: ModuleSymbols,
+    file: &dyn linux::elf::ReadAt,
+    build_id: &[u8],
+) -> ModuleSymbols {
+    match elf::functions(file, build_id) {
+        Ok(functions) => ModuleSymbols { symbols: functions, ..symbols },
+        Err(error) => ModuleSymbols { problem: Some(error.to_string()), ..symbols },
+    }
+}
