@@ -46,6 +46,49 @@ pub(crate) fn three_guests_are_distinguished_down_to_their_functions() {
     exports_agree(&recording, unified.samples());
 }
 
+/// Nothing of ours is in these guests, and no device leads to them: their memory has the names.
+pub(crate) fn nothing_is_installed_in_guests_that_have_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let script =
+        "vmscope record -o rec --duration 20 && cp /var/log/vmscope/guest-memory.log audit";
+    let ran = in_testbed("nothing-installed", folder.path(), script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let recording = folder.path().join("rec");
+    let unified = report(&recording, &["--limit", "100000"]).unwrap();
+    let vms = unified.0["recording"]["vms"].as_array().unwrap();
+    assert_eq!(vms.len(), 3);
+    assert!(vms.iter().all(|vm| vm["map_via"] == "memory"), "{vms:?}");
+    assert_eq!(unified.sum(|_| true), unified.samples(), "the rows add up to the total");
+    for (vm, module, function) in [
+        ("web", "/compute", "compute_a"),        // a PIE
+        ("web", "/compute-static", "compute_a"), // a static program
+        ("db", "/libquantum.so", "quantum_"),    // a shared library
+        ("ci", "[kernel]", "entry_SYSCALL_64"),  // the guest's kernel
+        ("ci", "/shortlived", "short_work"),     // a process that lives 300 ms
+    ] {
+        let found = unified.sum(|row| {
+            of_vm(vm)(row)
+                && text(row, "module").contains(module)
+                && text(row, "function").starts_with(function)
+        });
+        assert!(0 < found, "{vm}: no {function} of {module}");
+    }
+    for vm in ["web", "db"] {
+        let all = unified.sum(of_vm(vm));
+        let unknown = unified.sum(|row| of_vm(vm)(row) && text(row, "function") == "[unknown]");
+        eprintln!("{vm}: {unknown} of {all} samples of guests without a function");
+        assert!(unknown * 100 <= all, "{vm}: {unknown} of {all} samples without a function");
+    }
+    shares_are_80_to_20(&unified);
+    let audit = std::fs::read_to_string(folder.path().join("audit")).unwrap();
+    for vm in ["web", "db", "ci"] {
+        let events = audit.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let events: Vec<Value> = events.filter(|line| line["vm"] == vm).collect();
+        let read = events.iter().filter_map(|line| line["bytes"].as_u64()).sum::<u64>();
+        assert!(events[0]["event"] == "begin" && 0 < read, "{vm}: {events:?}");
+    }
+}
+
 /// Each lived 300 ms of CPU time: none of their samples may lack an owner.
 fn short_lived_processes_have_names(unified: &Report) {
     let named = unified.sum(|row| of_vm("ci")(row) && text(row, "process") == "shortlived");
@@ -114,6 +157,7 @@ pub(crate) fn guests_that_start_late_or_keep_silent_still_show() {
     // How long guests take to boot is the machine's business: the first recording lasts until the late one is
     // there and the leaver is gone, and 10 s more.
     let script = "set -e
+        mkdir -p /etc/vmscope && echo mute >/etc/vmscope/no-guest-memory
         vmscope testbed exec mute -- vmscope-guest snapshot >mute.map
         vmscope record -o first -- sh -c '
             until vmscope testbed exec late -- true 2>/dev/null; do sleep 1; done
@@ -129,7 +173,9 @@ pub(crate) fn guests_that_start_late_or_keep_silent_still_show() {
     assert!(0 < first.sum(mute), "a guest without a map shows as [mute]");
     let vms = first.0["recording"]["vms"].as_array().unwrap();
     let reason = vms.iter().find(|vm| vm["name"] == "mute").unwrap()["no_map_reason"].as_str();
-    assert!(reason.unwrap().contains("--guest-map"), "{reason:?}");
+    for part in ["--guest-map", "/etc/vmscope/no-guest-memory"] {
+        assert!(reason.unwrap().contains(part), "{reason:?}");
+    }
 
     let leaver =
         report(&folder.path().join("first"), &["--view", "guest", "--vm", "leaver"]).unwrap();

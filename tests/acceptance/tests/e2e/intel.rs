@@ -48,6 +48,16 @@ fn samples_are_the_vms(recording: &Path) {
     let kernel = |row: &Value| of_guest(row) && text(row, "module") == "[kernel]";
     let named = unified.sum(|row| kernel(row) && !text(row, "function").starts_with('['));
     assert!(0 < named, "no function of the guest's kernel has a name");
+    // BPF can't read the VMCS: the guest's own kernel says whose page tables it runs on.
+    let of_compute = |row: &Value| of_guest(row) && text(row, "process") == "compute";
+    let in_program =
+        unified.sum(|row| of_compute(row) && text(row, "module").ends_with("/compute"));
+    let functions = ["compute_a", "compute_b"];
+    let of_functions =
+        unified.sum(|row| of_compute(row) && functions.contains(&text(row, "function")));
+    eprintln!("Intel: {in_guest} samples of the guest, {in_program} in its program");
+    assert!(in_guest / 2 < in_program, "{in_program} of {in_guest} in the guest's program");
+    assert!(in_program * 9 / 10 < of_functions, "{of_functions} of {in_program} have functions");
 }
 
 /// AMD has no such exits.

@@ -74,6 +74,7 @@ const TESTS: &[Test] = tests! {
     Smoke refusals::usage,
     Main refusals::recording_on_a_host_without_guests,
     Main guests::three_guests_are_distinguished_down_to_their_functions,
+    Main guests::nothing_is_installed_in_guests_that_have_names,
     Main guests::guests_that_start_late_or_keep_silent_still_show,
     Main agent::windows_follow_one_another_and_a_kill_costs_one,
     Main fleet::windows_reach_the_server_and_say_who_took_whose_time,
