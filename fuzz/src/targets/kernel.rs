@@ -51,7 +51,7 @@ fn mappings(bytes: &[u8]) {
 fn seed_mappings() -> Vec<u8> {
     let mut bytes = vec![0; 0x400];
     let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
-    put(0x48, BASE + 0x100 | 1 << 3 | 2);
+    put(0x48, (BASE + 0x100) | (1 << 3) | 2);
     put(0x50, BASE + 0x200);
     for (at, word) in [(0, 1), (8, 0xfff), (16, 0x2fff), (136, BASE + 0x200)] {
         put(0x100 + at, word);
