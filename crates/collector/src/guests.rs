@@ -355,21 +355,24 @@ pub(crate) fn via(channel: &Channel) -> &'static str {
 /// How the map of a guest without a program came.
 const MEMORY: &str = "memory";
 
-/// Finds where VMs' memory lies. Loaded when it is needed first.
+/// Finds where VMs' memory lies. The first search loads its programs.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryFinder(Mutex<Option<VmFinder>>);
 
 impl MemoryFinder {
+    /// Whether the memory of a VM may be read at all. Loads nothing: most guests with a program need no more.
+    fn check(process: &VmProcess, roots: &Roots) -> Result<(), GuestError> {
+        policy::check(&roots.config, process)?;
+        if process.began_ticks == 0 { Err(GuestError::VmGone) } else { Ok(()) }
+    }
+
     /// The memory of a VM, as KVM has it now.
     fn find(
         &self,
         process: &VmProcess,
         roots: &Roots,
     ) -> Result<(Channel, Vec<MemorySlot>), GuestError> {
-        policy::check(&roots.config, process)?;
-        if process.began_ticks == 0 {
-            return Err(GuestError::VmGone);
-        }
+        Self::check(process, roots)?;
         let mut finder = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let finder = match &mut *finder {
             Some(finder) => finder,

@@ -80,7 +80,7 @@ pub(super) struct Worker {
     via: &'static str,
     /// Where the memory lies that is read.
     slots: Vec<MemorySlot>,
-    /// CPU time that was spent until the last look at it, and the pause until the next one.
+    /// CPU time of all looks at it so far, and the pause before the next one.
     look_cpu_ns: u64,
     memory_pace: Duration,
     sessions: u32,
@@ -226,10 +226,10 @@ impl Worker {
     /// Connects within `limit`, has the guest begin its log and tell its map: its program, if it has one that greets at once;
     /// else what reads its memory.
     fn begin(&mut self, limit: Duration, pace: Pace) -> Result<(), GuestError> {
-        let memory = self.memory.find(&self.process, &self.roots);
         let program = match channel(&self.process) {
             Ok(program) => {
-                let first = if memory.is_ok() { limit.min(PROGRAM_LIMIT) } else { limit };
+                let may_read = MemoryFinder::check(&self.process, &self.roots).is_ok();
+                let first = if may_read { limit.min(PROGRAM_LIMIT) } else { limit };
                 match self.begin_over(&program, first, pace) {
                     Err(error) if error.is_nothing_there() => error,
                     begun => return begun,
@@ -237,7 +237,8 @@ impl Worker {
             }
             Err(error) => error,
         };
-        let begun = memory.and_then(|(memory, slots)| {
+        let found = self.memory.find(&self.process, &self.roots);
+        let begun = found.and_then(|(memory, slots)| {
             self.port = None;
             self.begin_over(&memory, limit, pace)?;
             self.find_tasks(&slots)?;
