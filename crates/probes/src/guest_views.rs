@@ -122,7 +122,7 @@ impl GuestViews {
     }
 }
 
-/// A guest's RAM lies in its largest slots; the others are firmware and devices.
+/// The largest slots are the guest's RAM; the others are firmware and devices.
 fn largest(slots: &[MemorySlot]) -> [MemorySlot; SLOTS] {
     let mut by_size = slots.to_vec();
     by_size.sort_by_key(|slot| std::cmp::Reverse(slot.pages));

@@ -1,5 +1,5 @@
 //! The audit log: each time that a guest's memory is read, by whom, which VM's, what for, and how much. A line of JSON when it
-//! begins, and one when it ends. What can't be logged is not read.
+//! begins, and one when it ends. If the log can't be written, nothing is read.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};

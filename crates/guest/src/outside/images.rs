@@ -4,7 +4,7 @@
 //!   look    look    look
 //!    | a b   | a c   | a c'      b ended and c began between two looks; c executed another program between the next two
 //! ```
-//! When something happened between two looks is unknown. A process that began counts from the look before, and one that
+//! The time of an event between two looks is unknown. A process that began counts from the look before, and one that
 //! ended until this look; where both had the same page tables, the older one counts until the look before.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -142,7 +142,7 @@ impl Images {
         std::mem::take(&mut self.is_unsure)
     }
 
-    /// Takes what a look for new processes found: the others are as they were.
+    /// Adds the new processes that a look found. All others stay as they were.
     pub(crate) fn see_new(
         &mut self,
         walk: Walk,

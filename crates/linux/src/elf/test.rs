@@ -1,8 +1,8 @@
-//! A drawn ELF file of which pages are missing.
+//! A drawn ELF file that lacks pages.
 //!
 //! ```text
 //!  page 0    headers, note, dynamic section, hash table, index of frames
-//!  1, 2      dynamic symbols `d0` to `d3`, of which `d0` is another file's; their names
+//!  1, 2      dynamic symbols `d0` to `d3`, `d0` is another file's; their names
 //!  3         code, frames
 //!  4, 5      full table: `full_0` to `full_199` at 0x3000, 0x3010, ...
 //!  6, 7      their names
