@@ -331,7 +331,7 @@ fn registers(facts: &Facts) -> Finding {
             "use kernel 6.3 or later; guests show as one line each",
         ),
         Vendor::Intel => thing.limited_for_good(
-            "Intel: page tables cannot be read; guest kernels by function, guest users as one line per VM",
+            "Intel: no page tables: guests whose memory is not read have kernel functions, and users as one line",
         ),
         Vendor::Other => thing.missing("neither AMD nor Intel", "use an x86-64 host"),
     }
@@ -371,7 +371,7 @@ fn vsock(facts: &Facts) -> Finding {
         return thing.works("/dev/vhost-vsock");
     }
     thing.limited(
-        "no /dev/vhost-vsock: names in guests need a virtio-serial port or a snapshot file",
+        "no /dev/vhost-vsock: names come from guests' memory; vmscope-guest needs a virtio-serial port",
         "modprobe vhost_vsock",
     )
 }
