@@ -16,6 +16,7 @@ struct ring ring;
 struct vcpu_ref vcpu_ref;
 struct guest_view guest_view;
 struct guest_slot guest_slot;
+struct guest_code guest_code;
 struct vcpu_found vcpu_found;
 struct switch_event switch_event;
 struct quota_event quota_event;

@@ -88,6 +88,7 @@ static __always_inline long read_vmx(struct sample *s, struct kvm_vcpu *vcpu)
 	err |= bpf_core_read(&available, sizeof(available), &vcpu->arch.regs_avail);
 	s->asid = vpid;
 	s->guest_ip = 0;
+	s->guest_cr3 = 0;
 	s->guest_fs_base = 0;
 	s->cpl = CPL_UNKNOWN;
 	s->guest_stack = 0;

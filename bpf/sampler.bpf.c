@@ -97,16 +97,13 @@ static __always_inline __u8 fill_vcpu(struct sample *s, struct task_struct *task
 	} else if (is_svm(config.vendor)) {
 		err = read_svm(s, ref, access);
 		flags |= SAMPLE_CR3;
-		if (view && !s->cpl)
-			read_task_stack(s, view);
 	} else if (is_vmx(config.vendor)) {
 		err = read_vmx(s, vcpu);
-		/* A kernel thread has no page tables of its own. */
-		if (view && !read_task(s, view) && s->guest_cr3)
-			flags |= SAMPLE_CR3;
 	} else {
 		clear_registers(s);
 	}
+	if (view && !is_protected(ref))
+		flags |= read_task(s, view, config.vendor);
 	if (!err && !is_protected(ref) && !ended_by_interrupt(s->exit_reason))
 		flags &= ~SAMPLE_GUEST;
 	if (ref->vcpu & VCPU_WAITS) {

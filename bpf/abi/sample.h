@@ -13,6 +13,7 @@
 #define SAMPLE_CR3 0x04       /* guest_cr3 is valid */
 #define SAMPLE_WAITS 0x08     /* halted_ns, polled_ns and runnable_ns are valid */
 #define SAMPLE_KICKED 0x10    /* since the guest's sample before, the VMM took its vCPU out of KVM_RUN */
+#define SAMPLE_TASK 0x20   /* guest_pid and guest_tid are valid */
 
 #define CPL_UNKNOWN 0xff
 
@@ -56,8 +57,10 @@ struct sample {
 	__u8 cpl;
 	__u16 asid;
 	__u32 guest_stack; /* KERNEL_STACK(guest's RSP) when cpl is 0; 0: unknown */
+	__u32 guest_pid;   /* process and thread that the guest's kernel says run; 0: an idle task */
+	__u32 guest_tid;
 };
-_Static_assert(sizeof(struct sample) == 96, "struct sample is part of the recording format");
+_Static_assert(sizeof(struct sample) == 104, "no hidden padding");
 
 /* The host call stack of the sample in the slot of the same number. */
 struct stack {
@@ -125,13 +128,52 @@ struct guest_view {
 	__u64 current;    /* address of the pointer in the VM's process; 0: unknown */
 	__u64 direct_map; /* guest-virtual address of guest-physical 0 */
 	__u64 image;      /* the same, for addresses in the kernel's image; wraps */
-	__u32 mm;         /* offsets in task_struct: mm, stack, thread.fsbase */
+	__u32 mm;         /* offsets in task_struct: mm, stack, thread.fsbase, */
 	__u32 stack;
 	__u32 fs_base;
-	__u32 pgd; /* in mm_struct */
+	__u32 pid; /* pid, with tgid behind it, */
+	__u32 comm;
+	__u32 start_time;
+	__u32 pgd;  /* in mm_struct: pgd, */
+	__u32 tree; /* mm_mt.ma_root; 0: this kernel keeps mappings in another way */
+	__u32 area_start; /* in vm_area_struct: vm_start, with vm_end behind it, vm_pgoff, vm_file */
+	__u32 area_offset;
+	__u32 area_file;
+	__u32 file_path; /* in file: f_path, which is mount and dentry, f_inode, f_mapping */
+	__u32 file_inode;
+	__u32 file_pages;
+	__u32 task_bytes; /* up to the last field of task_struct that is read */
+	__u32 pad;
 	struct guest_slot slot[GUEST_SLOTS];
 };
-_Static_assert(sizeof(struct guest_view) == 3 * 8 + 4 * 4 + GUEST_SLOTS * 24, "no hidden padding");
+_Static_assert(sizeof(struct guest_view) == 3 * 8 + 16 * 4 + GUEST_SLOTS * 24, "no hidden padding");
+
+/* A task of a guest that a sample hit in a page of code where none hit it before, and what is mapped there. It may hit again
+ * where others took its place in the table of those. */
+#define GUEST_CODES_SEEN (1u << 14)
+#define GUEST_CODE_SLOTS 1024 /* per CPU */
+
+struct guest_code {
+	__u64 time_ns;
+	__u64 cr3; /* 0: a kernel thread or an idle task */
+	__u64 fs_base;
+	__u64 stack; /* of its kernel stack, the first address */
+	__u64 start_ns; /* guest's CLOCK_MONOTONIC when it was made */
+	__u64 start; /* the executable mapping that user code lies in; 0: kernel code, or unknown */
+	__u64 end;
+	__u64 offset; /* in its file, in pages */
+	__u64 file;   /* addresses of the guest's kernel: struct file, 0: none; mount, dentry, inode, page cache of the file */
+	__u64 mount;
+	__u64 dentry;
+	__u64 inode;
+	__u64 pages;
+	__u32 vcpu; /* as in struct sample */
+	__u32 pid;
+	__u32 tid;
+	__u32 pad;
+	char comm[16];
+};
+_Static_assert(sizeof(struct guest_code) == 13 * 8 + 4 * 4 + 16, "no hidden padding");
 
 /* What the finder reports of each vCPU file it meets. */
 struct vcpu_found {

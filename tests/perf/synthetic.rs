@@ -282,6 +282,7 @@ fn registers(random: &mut Random, row: u32, process: u64, guest: bool) -> VcpuSa
         fs_base: GuestVirt(0x7f33_0000_0740 + process * 0x1000),
         cpl,
         kernel_stack: (cpl == 0).then_some(KernelStack(0x2400_0000 + row * 256 + stack)),
+        task: None,
         asid: row as u16 + 1,
         exit_reason,
         exit_info,

@@ -176,6 +176,7 @@ fn samples() -> impl Iterator<Item = Sample> {
             fs_base: GuestVirt(0),
             cpl,
             kernel_stack: None,
+            task: None,
             asid: 1,
             exit_reason: 0,
             exit_info: 0,

@@ -301,6 +301,7 @@ mod test {
             fs_base: GuestVirt(0),
             cpl: 3,
             kernel_stack: None,
+            task: None,
             asid: 1,
             exit_reason: 0,
             exit_info: 0,

@@ -53,6 +53,7 @@ impl Random {
             fs_base: GuestVirt(self.one_of(&[0, 0xf0, 0xf2, 0xf3])),
             cpl: self.one_of(&[0, 3, 3, 1]) as u8,
             kernel_stack: None,
+            task: None,
             asid: 1,
             exit_reason: 0,
             exit_info: 0,

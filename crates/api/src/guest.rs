@@ -38,6 +38,7 @@ mod trace;
 
 use std::fmt;
 
+use model::{GuestCode, TaskOffsets};
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +70,9 @@ pub const MAX_IMAGE_PARTS: usize = 1 << 19;
 
 /// Most symbols of the kernel, or of one module.
 pub const MAX_SYMBOLS: usize = 1 << 20;
+
+/// Most entries of one `Request::AddCode`.
+pub const MAX_CODES: usize = 1 << 12;
 
 /// Most of anything else.
 pub const MAX_OTHERS: usize = 1 << 13;
@@ -125,6 +129,8 @@ pub enum Request {
     },
     /// Where do CPUs say which task runs? Only who reads a guest's memory knows.
     CurrentTasks,
+    /// Tasks that samples of the guest hit, for the next map. Only who reads a guest's memory wants them.
+    AddCode(#[serde(deserialize_with = "at_most::<_, _, MAX_CODES>")] Vec<GuestCode>),
 }
 
 /// How urgent an answer is.
@@ -173,23 +179,18 @@ pub enum Response {
     },
     /// To `CurrentTasks`.
     CurrentTasks(Box<CurrentTasks>),
+    /// To `AddCode`.
+    CodeAdded,
 }
 
-/// Where a guest's kernel says which task runs on each CPU, and where a task has what the host reads of it.
+/// Where a guest's kernel says which task runs on each CPU, and where it keeps what the host reads of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CurrentTasks {
     /// Guest-virtual address of guest-physical 0.
     pub direct_map: u64,
     /// The same, for addresses in the kernel's image; wraps.
     pub image: u64,
-    /// Offset of `task_struct.mm`.
-    pub mm: u32,
-    /// Offset of `task_struct.stack`.
-    pub stack: u32,
-    /// Offset of `task_struct.thread.fsbase`.
-    pub fs_base: u32,
-    /// Offset of `mm_struct.pgd`.
-    pub pgd: u32,
+    pub offsets: TaskOffsets,
     #[serde(deserialize_with = "at_most::<_, _, MAX_OTHERS>")]
     pub cpus: Vec<CpuTask>,
 }

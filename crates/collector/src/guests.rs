@@ -31,7 +31,7 @@ use api::guest::{ModuleSymbols, Pace};
 use guest::outside::GuestMemory;
 use guest::{Channel, Limits};
 use host::vms::VmProcess;
-use model::{Budget, HostNs, Pid, VmId};
+use model::{Budget, GuestCode, HostNs, Pid, VmId};
 use probes::{MemorySlot, VmFinder};
 use symbols::{GuestChild, Store};
 
@@ -301,6 +301,14 @@ impl GuestWorkers {
     /// What is known of a guest's tasks.
     pub(crate) fn tasks(&self, vm: VmId) -> Option<Arc<GuestTasks>> {
         self.workers.iter().filter(|worker| worker.vm == vm).find_map(|it| it.handle()?.tasks())
+    }
+
+    /// A sample of this VM's guest hit this code.
+    pub(crate) fn add_code(&self, vm: VmId, code: GuestCode) {
+        let worker = self.workers.iter().find(|worker| worker.vm == vm);
+        if let Some(handle) = worker.and_then(GuestWorker::handle) {
+            handle.add_code(code);
+        }
     }
 
     /// VMs have other rows from now on, or none.

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use host::sideband::{Event, Sideband};
-use model::{ExitCount, Header, HostNs, Note, OffCpuSource, Switch, Tid};
+use model::{ExitCount, GuestCode, Header, HostNs, Note, OffCpuSource, Switch, Tid};
 use probes::{
     ExitCounter, ExitLink, FoundVcpu, GuestView, KickMarks, MemorySlot, ProbeError, QuotaEvent,
     QuotaTracer, RecordBatch, RingCounters, Sampler, SamplingEvents, SwitchLinks, SwitchTracer,
@@ -74,6 +74,9 @@ pub(crate) trait Sources: QuotaSource + Send {
 
     /// Samples of this vCPU's thread say from now on which task of its guest runs; `None`: they say so no longer.
     fn set_guest_view(&self, _tid: Tid, _view: Option<(&GuestView, &[MemorySlot])>) {}
+
+    /// Hands out the code of guests that samples on this CPU hit first since the last call, with the vCPU's number.
+    fn drain_guest_code(&self, _cpu: u32, _take: &mut dyn FnMut(u32, GuestCode)) {}
 
     /// Attaches what is traced beside the samples. What can't be is noted where the recording is worth having without it.
     ///
@@ -276,6 +279,10 @@ impl Sources for Kernel {
             Some((view, slots)) => drop(self.sampler.set_guest_view(tid, view, slots)),
             None => self.sampler.forget_guest_view(tid),
         }
+    }
+
+    fn drain_guest_code(&self, cpu: u32, take: &mut dyn FnMut(u32, GuestCode)) {
+        self.sampler.drain_guest_code(cpu, take);
     }
 
     fn forget(&self, tid: Tid) {

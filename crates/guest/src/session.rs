@@ -9,7 +9,7 @@ use api::guest::{
     CurrentTasks, GuestMap, HEADER_BYTES, MAX_ANSWER_BYTES, ModuleSymbols, Pace, Request, Response,
     VERSION,
 };
-use model::Clock;
+use model::{Clock, GuestCode};
 
 use crate::answer::AnswerReader;
 use crate::frame::Decoder;
@@ -226,6 +226,22 @@ impl Session {
         self.begin_question(limit);
         match self.ask(&Request::CurrentTasks)? {
             Response::CurrentTasks(tasks) => Ok(*tasks),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Has the guest's memory be read for these tasks, which samples hit: the next map has them.
+    ///
+    /// # Errors
+    /// If it is not read any more.
+    pub fn add_code(
+        &mut self,
+        codes: Vec<GuestCode>,
+        limit: Duration,
+        is_patient: &mut dyn FnMut() -> bool,
+    ) -> Result<(), SessionError> {
+        match self.ask_at_pace(&Request::AddCode(codes), Pace::Low, limit, is_patient)? {
+            Response::CodeAdded => Ok(()),
             other => Err(unexpected(&other)),
         }
     }

@@ -23,6 +23,7 @@ fn requests() -> Vec<Request> {
         Request::WindowEnd,
         Request::Ping { number: 300 },
         Request::CurrentTasks,
+        Request::AddCode(vec![model::GuestCode { pid: 1, comm: *b"sh\0\0\0\0\0\0\0\0\0\0\0\0\0\0", ..model::GuestCode::default() }]),
     ]
 }
 

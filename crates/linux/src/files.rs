@@ -101,6 +101,25 @@ pub fn read_file(
     Ok(File { path, is_deleted, ..found })
 }
 
+/// Reads a file by what its `struct file` said: its process may have closed it meanwhile.
+///
+/// # Errors
+/// One clause: it is another file by now, or its path is too deep.
+pub fn read_closed_file(
+    memory: &dyn KernelMemory,
+    layout: &Layout,
+    place: &Place,
+) -> Result<File, &'static str> {
+    let reader = Reader { memory, layout };
+    let found = reader.inode(place).ok_or(ASTRAY)?;
+    let (path, is_deleted) = reader.path(place.dentry, place.mount)?;
+    // The entries of directories, and with them inodes, are used again.
+    if memory.u64_at(place.dentry, layout.dentry_inode) != Some(place.inode) {
+        return Err(ASTRAY);
+    }
+    Ok(File { path, is_deleted, ..found })
+}
+
 /// The name of a mapping without a file in the process that has this `mm_struct`: `[vdso]`, `[anon]`. `special_mapping_name`:
 /// the kernel's function of that name.
 pub fn name_without_file(
@@ -118,12 +137,15 @@ pub fn name_without_file(
 
 /// Where a file is.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
-    inode: u64,
-    pages: u64,
-    dentry: u64,
+pub struct Place {
+    /// `struct inode`
+    pub inode: u64,
+    /// `struct address_space` of its page cache.
+    pub pages: u64,
+    /// `struct dentry`
+    pub dentry: u64,
     /// `struct vfsmount`
-    mount: u64,
+    pub mount: u64,
 }
 
 struct Reader<'a> {

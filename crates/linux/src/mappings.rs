@@ -54,6 +54,17 @@ layout! {
     }
 }
 
+impl Layout {
+    /// Whether nodes of the tree lie in memory as in all kernels so far: the programs in the host's kernel know only that.
+    #[must_use]
+    pub fn has_usual_nodes(&self) -> bool {
+        const PIVOTS: Option<u64> = Some(8);
+        let slots = |n_slots: u64| Some(8 * n_slots);
+        (self.range_pivots, self.range_slots) == (PIVOTS, slots(RANGE_SLOTS))
+            && (self.gap_pivots, self.gap_slots) == (PIVOTS, slots(GAP_SLOTS))
+    }
+}
+
 /// A range of a process' addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {

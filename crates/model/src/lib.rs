@@ -10,6 +10,7 @@
 mod address;
 mod budget;
 mod counter;
+mod guest_task;
 mod id;
 mod results;
 mod sample;
@@ -23,6 +24,7 @@ mod vcpu_time;
 pub use address::{Cr3, GuestPhys, GuestVirt, HostVirt, KernelStack};
 pub use budget::Budget;
 pub use counter::Counter;
+pub use guest_task::{GuestCode, GuestTask, TaskOffsets};
 pub use id::{BootId, CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
 pub use results::{
     CpuTimeRow, ExitsRow, HealthRow, HostRow, ResultCode, ResultRow, ResultThief, Results,

@@ -1,6 +1,6 @@
 //! One sampling interrupt.
 
-use crate::{CpuId, Cr3, GuestVirt, HostNs, HostVirt, KernelStack, Pid, StackId, Tid, VcpuId};
+use crate::{CpuId, Cr3, GuestTask, GuestVirt, HostNs, HostVirt, KernelStack, Pid, StackId, Tid, VcpuId};
 
 /// What one sampling interrupt on one physical CPU saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +61,8 @@ pub struct VcpuSample {
     /// The stack its kernel is on: tells kernel threads, which have no page tables of their own. `None` in user mode and
     /// where the stack pointer can't be read (Intel, encrypted guests).
     pub kernel_stack: Option<KernelStack>,
+    /// The task that its kernel says runs. `None` where its memory is not read.
+    pub task: Option<GuestTask>,
     /// ASID (AMD) or VPID (Intel).
     pub asid: u16,
     /// Last VM-exit reason: AMD exit code or Intel basic exit reason, see `Header::vendor`.

@@ -92,6 +92,7 @@ impl Switch {
             fs_base,
             cpl,
             kernel_stack,
+            task: None,
             asid: 0,
             exit_reason,
             exit_info: 0,

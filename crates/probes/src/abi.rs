@@ -7,7 +7,7 @@ pub const VCPU_UNKNOWN: u32 = 0xffff_fffe;
 /// Most frames of each half of a host call stack.
 pub const STACK_DEPTH: usize = 64;
 /// Bytes of a sample record.
-pub(crate) const SAMPLE_BYTES: usize = 96;
+pub(crate) const SAMPLE_BYTES: usize = 104;
 /// Where a sample record holds its stack's row; the kernel leaves 0xffffffff there.
 pub const STACK_FIELD: std::ops::Range<usize> = 84..88;
 

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::Object;
-use model::Tid;
+use model::{GuestCode, TaskOffsets, Tid};
 
+use crate::abi::field;
 use crate::vcpus::VcpuTable;
 use crate::{MemorySlot, ProbeError, object};
 use bpf::Mapped;
@@ -18,11 +19,17 @@ const SLOTS: usize = 4;
 const SLOT_BYTES: usize = 24;
 /// Where a view has its offsets, and its slots.
 const OFFSETS: usize = 24;
-const SLOTS_AT: usize = 40;
+const SLOTS_AT: usize = 88;
 const VIEW_BYTES: usize = SLOTS_AT + SLOTS * SLOT_BYTES;
 /// Offsets in the guest's structs that are believed.
 const MAX_OFFSET: u32 = 1 << 16;
+/// The longest field that is read of a task: its name.
+const MAX_FIELD_BYTES: u32 = 16;
 const PAGE_BYTES: u64 = 4096;
+/// Bytes of `struct guest_code`.
+pub(crate) const CODE_BYTES: usize = 136;
+/// `GUEST_CODE_SLOTS`.
+pub(crate) const CODE_SLOTS: usize = 1024;
 
 /// Where a guest's kernel says who runs on a vCPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,14 +40,7 @@ pub struct GuestView {
     pub direct_map: u64,
     /// The same, for addresses in the kernel's image; wraps.
     pub image: u64,
-    /// Offset of `task_struct.mm`.
-    pub mm: u32,
-    /// Offset of `task_struct.stack`.
-    pub stack: u32,
-    /// Offset of `task_struct.thread.fsbase`.
-    pub fs_base: u32,
-    /// Offset of `mm_struct.pgd`.
-    pub pgd: u32,
+    pub offsets: TaskOffsets,
 }
 
 /// The views of all vCPUs.
@@ -77,7 +77,7 @@ impl GuestViews {
     ) -> bool {
         let largest = largest(slots);
         let Some(current) = located(&largest, view.current) else { return false };
-        if [view.mm, view.stack, view.fs_base, view.pgd].iter().any(|offset| MAX_OFFSET < *offset) {
+        if !is_sound(&view.offsets) {
             return false;
         }
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,7 +108,7 @@ impl GuestViews {
         put(0, 0);
         put(8, view.direct_map);
         put(16, view.image);
-        for (n, offset) in [view.mm, view.stack, view.fs_base, view.pgd].into_iter().enumerate() {
+        for (n, offset) in view.offsets.words().into_iter().enumerate() {
             self.memory.half_word(at + OFFSETS + 4 * n).store(offset, Ordering::Relaxed);
         }
         for (n, slot) in slots.iter().enumerate() {
@@ -120,6 +120,39 @@ impl GuestViews {
         }
         self.memory.word(at).store(current, Ordering::Release);
     }
+}
+
+/// Whether what is read of a task lies inside of it, and no offset is absurd.
+fn is_sound(offsets: &TaskOffsets) -> bool {
+    let TaskOffsets { mm, stack, fs_base, pid, comm, start_time, task_bytes, .. } = *offsets;
+    let of_task = [mm, stack, fs_base, pid, comm, start_time];
+    let is_inside = |at: u32| at.checked_add(MAX_FIELD_BYTES).is_some_and(|end| end <= task_bytes);
+    of_task.into_iter().all(is_inside) && offsets.words().iter().all(|offset| *offset <= MAX_OFFSET)
+}
+
+/// A record of `guest_codes`: the number of its vCPU, and the code.
+pub(crate) fn decode_code(record: &[u8]) -> (u32, GuestCode) {
+    let word = |n: usize| u64::from_le_bytes(field(record, 8 * n));
+    let half = |n: usize| u32::from_le_bytes(field(record, 104 + 4 * n));
+    let code = GuestCode {
+        time_ns: word(0),
+        cr3: word(1),
+        fs_base: word(2),
+        stack: word(3),
+        start_ns: word(4),
+        start: word(5),
+        end: word(6),
+        offset: word(7),
+        file: word(8),
+        mount: word(9),
+        dentry: word(10),
+        inode: word(11),
+        pages: word(12),
+        pid: half(1),
+        tid: half(2),
+        comm: field(record, 120),
+    };
+    (half(0), code)
 }
 
 /// The largest slots are the guest's RAM; the others are firmware and devices.
@@ -142,6 +175,31 @@ fn located(slots: &[MemorySlot], physical: u64) -> Option<u64> {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn code_is_decoded_as_the_header_says() {
+        let mut record = Vec::new();
+        record.extend((1..=13_u64).flat_map(u64::to_le_bytes));
+        record.extend([14_u32, 15, 16, 0].into_iter().flat_map(u32::to_le_bytes));
+        record.extend(*b"a long name, 16 ");
+        assert_eq!(record.len(), CODE_BYTES);
+        let (vcpu, code) = decode_code(&record);
+        assert_eq!((vcpu, code.pid, code.tid, &code.comm), (14, 15, 16, b"a long name, 16 "));
+        let GuestCode { time_ns, cr3, fs_base, stack, start_ns, start, end, offset, .. } = code;
+        assert_eq!([time_ns, cr3, fs_base, stack, start_ns, start, end, offset], [1, 2, 3, 4, 5, 6, 7, 8]);
+        let GuestCode { file, mount, dentry, inode, pages, .. } = code;
+        assert_eq!([file, mount, dentry, inode, pages], [9, 10, 11, 12, 13]);
+    }
+
+    #[test]
+    fn offsets_behind_a_task_are_refused() {
+        let sound = TaskOffsets { mm: 0x100, comm: 0x200, task_bytes: 0x210, ..TaskOffsets::default() };
+        assert!(is_sound(&sound));
+        assert!(!is_sound(&TaskOffsets { comm: 0x201, ..sound }));
+        assert!(!is_sound(&TaskOffsets { mm: u32::MAX, ..sound }));
+        assert!(!is_sound(&TaskOffsets { file_path: MAX_OFFSET + 1, ..sound }));
+        assert!(!is_sound(&TaskOffsets { task_bytes: MAX_OFFSET + 1, ..sound }));
+    }
 
     #[test]
     fn addresses_are_looked_up_in_the_largest_slots() {

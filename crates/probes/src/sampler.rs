@@ -5,12 +5,12 @@ use std::path::Path;
 
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{Link, Object};
-use model::{Tid, Trigger, Vendor};
+use model::{GuestCode, Tid, Trigger, Vendor};
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
 use crate::abi::{RINGS, RawStack, SAMPLE_BYTES, STACK_BYTES};
 use crate::found::{self, FOUND_BYTES, FoundVcpu};
-use crate::guest_views::{GuestView, GuestViews};
+use crate::guest_views::{CODE_BYTES, CODE_SLOTS, GuestView, GuestViews, decode_code};
 use crate::perf::Event;
 use crate::ring::{RingCounters, Rings};
 use crate::vcpus::VcpuTable;
@@ -53,6 +53,7 @@ pub struct Options {
 pub struct Sampler {
     rings: Rings,
     stacks: Option<Mapped>,
+    codes: Rings,
     vcpus: VcpuTable,
     views: GuestViews,
     object: Object,
@@ -64,7 +65,7 @@ pub struct Sampler {
 /// A run of consecutive records of one CPU.
 #[derive(Debug)]
 pub struct RecordBatch<'a> {
-    /// The records, 96 bytes each, see bpf/abi/sample.h.
+    /// The records (`struct sample` of bpf/abi/sample.h).
     pub records: &'a [u8],
     stacks: Option<&'a [u8]>,
 }
@@ -133,10 +134,13 @@ impl Sampler {
 
     fn load_with(options: &Options, program: &'static str) -> Result<Self, ProbeError> {
         let slots = options.slots.next_power_of_two();
-        let n_slots = object::rings_for(&options.cpus)? * slots;
+        let n_rings = object::rings_for(&options.cpus)?;
+        let n_slots = n_rings * slots;
+        let n_codes = n_rings as usize * CODE_SLOTS;
         let n_stacks = if options.call_graph { n_slots } else { 1 };
         let mut open = object::open(bpf::SAMPLER)?;
-        let sizes = [("samples", n_slots), ("stacks", n_stacks)];
+        let codes = u32::try_from(n_codes).unwrap_or(u32::MAX);
+        let sizes = [("samples", n_slots), ("stacks", n_stacks), ("guest_codes", codes)];
         object::configure(&mut open, &sizes, &config(options, slots))?;
         object::leave_out(&mut open, if program == TYPED { PROBING } else { TYPED });
         let object = object::load(open)?;
@@ -151,9 +155,15 @@ impl Sampler {
             record_bytes: SAMPLE_BYTES,
             slots: slots as usize,
         };
+        let codes = Rings {
+            heads: object::memory(&object, ".bss.code_rings", object::RING_HEADS_BYTES)?,
+            records: object::memory(&object, "guest_codes", n_codes * CODE_BYTES)?,
+            record_bytes: CODE_BYTES,
+            slots: CODE_SLOTS,
+        };
         let vcpus = VcpuTable::from_object(&object)?;
         let views = GuestViews::from_object(&object)?;
-        Ok(Self { rings, stacks, vcpus, views, object, program, options: options.clone() })
+        Ok(Self { rings, stacks, codes, vcpus, views, object, program, options: options.clone() })
     }
 
     /// Whether this kernel's BTF has the types that finding vCPUs needs: KVM's, in vmlinux or a module.
@@ -241,6 +251,18 @@ impl Sampler {
             });
             take(RecordBatch::new(records, stacks))
         })
+    }
+
+    /// Hands out the code of guests that samples on `cpu` hit first since the last call, with the number of the vCPU. What
+    /// found no room comes again with a later sample.
+    pub fn drain_guest_code(&self, cpu: u32, mut take: impl FnMut(u32, GuestCode)) {
+        let Ok(()) = self.codes.drain(cpu as usize, |_, records| {
+            for record in records.chunks_exact(CODE_BYTES) {
+                let (vcpu, code) = decode_code(record);
+                take(vcpu, code);
+            }
+            Ok::<(), std::convert::Infallible>(())
+        });
     }
 
     /// What `cpu`'s ring has seen so far.

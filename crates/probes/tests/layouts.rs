@@ -32,16 +32,23 @@ fn structures_lie_as_rust_reads_them() {
         "sample",
         "time_ns 0, host_ip 8, guest_ip 16, guest_cr3 24, guest_fs_base 32, halted_ns 40, polled_ns 48, \
          runnable_ns 56, pid 64, tid 68, vcpu 72, exit_reason 76, exit_info 80, stack 84, flags 88, cpl 89, \
-         asid 90, guest_stack 92, 96",
+         asid 90, guest_stack 92, guest_pid 96, guest_tid 100, 104",
     );
     check("stack", "kernel_bytes 0, user_bytes 4, kernel 8, user 520, 1032");
     check("ring", "head 0, dropped 8, read_errors 16, unknown 24, tail 64, 128");
     check("vcpu_ref", "tid 0, row 4, vcpu 8, vmcb 16, kicked 24, view 28, 32");
     check(
         "guest_view",
-        "current 0, direct_map 8, image 16, mm 24, stack 28, fs_base 32, pgd 36, slot 40, 136",
+        "current 0, direct_map 8, image 16, mm 24, stack 28, fs_base 32, pid 36, comm 40, start_time 44, pgd 48, \
+         tree 52, area_start 56, area_offset 60, area_file 64, file_path 68, file_inode 72, file_pages 76, \
+         task_bytes 80, slot 88, 184",
     );
     check("guest_slot", "start 0, bytes 8, shift 16, 24");
+    check(
+        "guest_code",
+        "time_ns 0, cr3 8, fs_base 16, stack 24, start_ns 32, start 40, end 48, offset 56, file 64, mount 72, \
+         dentry 80, inode 88, pages 96, vcpu 104, pid 108, tid 112, comm 120, 136",
+    );
     check(
         "vcpu_found",
         "vcpu 0, kvm 8, vmcb 16, time_ns 24, halted_ns 32, polled_ns 40, runnable_ns 48, pid 56, tid 60, \

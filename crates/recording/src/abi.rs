@@ -1,12 +1,12 @@
 //! The sampler's record (`struct sample` of `bpf/abi/sample.h`), byte by byte.
 
 use model::{
-    CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, KernelStack, Pid, Sample, StackId, Tid,
+    CpuId, Cr3, GuestTask, GuestVirt, HostMode, HostNs, HostVirt, KernelStack, Pid, Sample, StackId, Tid,
     VcpuId, VcpuSample, VcpuState, WaitCounters,
 };
 
 /// Bytes of one record.
-pub const RECORD_SIZE: usize = 96;
+pub const RECORD_SIZE: usize = 104;
 
 const VCPU_NONE: u32 = 0xffff_ffff;
 const VCPU_UNKNOWN: u32 = 0xffff_fffe;
@@ -17,8 +17,9 @@ const HOST_USER: u8 = 0x02;
 const CR3_VALID: u8 = 0x04;
 const WAITS_VALID: u8 = 0x08;
 const KICKED: u8 = 0x10;
+const TASK_VALID: u8 = 0x20;
 
-/// Reads a record of CPU `cpu`. Every 96 bytes are some sample.
+/// Reads a record of CPU `cpu`. Every so many bytes are some sample.
 #[must_use]
 pub fn decode(record: &[u8; RECORD_SIZE], cpu: CpuId) -> Sample {
     let flags = record[88];
@@ -65,6 +66,11 @@ pub fn encode(sample: &Sample) -> [u8; RECORD_SIZE] {
         record[89] = vcpu.cpl;
         put(&mut record, 90, &vcpu.asid.to_le_bytes());
         put(&mut record, 92, &vcpu.kernel_stack.map_or(0, |stack| stack.0).to_le_bytes());
+        if let Some(task) = vcpu.task {
+            flags |= TASK_VALID;
+            put(&mut record, 96, &task.pid.0.to_le_bytes());
+            put(&mut record, 100, &task.tid.0.to_le_bytes());
+        }
         if let Some(waits) = vcpu.waits {
             flags |= WAITS_VALID;
             put(&mut record, 40, &waits.halted_ns.to_le_bytes());
@@ -109,6 +115,10 @@ fn decode_vcpu(record: &[u8; RECORD_SIZE], flags: u8) -> VcpuState {
         fs_base: GuestVirt(u64_at(record, 32)),
         cpl: record[89],
         kernel_stack: KernelStack::of_number(u32_at(record, 92)),
+        task: (flags & TASK_VALID != 0).then(|| GuestTask {
+            pid: Pid(u32_at(record, 96)),
+            tid: Tid(u32_at(record, 100)),
+        }),
         asid: u16::from_le_bytes([record[90], record[91]]),
         exit_reason: u32_at(record, 76),
         exit_info: u32_at(record, 80),
@@ -157,7 +167,7 @@ mod test {
             record[at..at + 4].copy_from_slice(&value.to_le_bytes());
             at += 4;
         }
-        record[at..].copy_from_slice(&[flags, 3, 66, 0, 78, 0, 0, 0]);
+        record[at..].copy_from_slice(&[flags, 3, 66, 0, 78, 0, 0, 0, 79, 0, 0, 0, 80, 0, 0, 0]);
         record
     }
 
@@ -180,6 +190,7 @@ mod test {
             fs_base: GuestVirt(0x5152),
             cpl: 3,
             kernel_stack: Some(KernelStack(78)),
+            task: None,
             asid: 66,
             exit_reason: 64,
             exit_info: 65,
@@ -199,6 +210,9 @@ mod test {
         check(63, 0b1001, Kernel, VcpuState::Guest(waited));
         let kicked = VcpuSample { kicked: true, ..registers(cr3) };
         check(63, 0b1_0101, Kernel, VcpuState::Guest(kicked));
+        let task = Some(GuestTask { pid: Pid(79), tid: Tid(80) });
+        let with_task = VcpuSample { task, ..registers(cr3) };
+        check(63, 0b10_0101, Kernel, VcpuState::Guest(with_task));
         check(63, 0b110, User, VcpuState::Vmm(registers(cr3)));
         check(VCPU_NONE, 0b010, User, VcpuState::None);
         check(VCPU_NONE, 0b001, Kernel, VcpuState::Unknown);

@@ -5,7 +5,7 @@
 //! is what encodes well; a reader merges them back in one pass.
 
 use model::{
-    Counter, CpuId, Cr3, GuestVirt, HostMode, HostNs, HostVirt, KernelStack, Pid, Sample, StackId,
+    Counter, CpuId, Cr3, GuestTask, GuestVirt, HostMode, HostNs, HostVirt, KernelStack, Pid, Sample, StackId,
     Tables, Tid, VcpuId, VcpuSample, VcpuState, WaitCounters,
 };
 
@@ -45,6 +45,8 @@ table! {
         runnable_ns: Option<u64> [plain added] = waits.map(|waits| waits.runnable_ns),
         kicked: Option<bool> [added] = vcpu.map(|vcpu| vcpu.kicked),
         guest_stack: Option<KernelStack> [added] = vcpu.and_then(|vcpu| vcpu.kernel_stack),
+        guest_pid: Option<Pid> [added] = vcpu.and_then(|vcpu| vcpu.task).map(|task| task.pid),
+        guest_tid: Option<Tid> [added] = vcpu.and_then(|vcpu| vcpu.task).map(|task| task.tid),
     }
     read |row, columns| {
         let asid = u16::try_from(*asid).map_err(|_| "an ASID of more than 16 bits")?;
@@ -55,6 +57,7 @@ table! {
             fs_base: *guest_fs_base,
             cpl: *guest_cpl,
             kernel_stack: *guest_stack,
+            task: guest_pid.zip(*guest_tid).map(|(pid, tid)| GuestTask { pid, tid }),
             asid,
             exit_reason: *exit_reason,
             exit_info: *exit_info,

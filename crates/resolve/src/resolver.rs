@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  host sample:  (pid, time) -> image;  kernel mode -> the host kernel's mappings, else the image's
-//!  guest sample: (vm, kernel stack, time) -> kernel thread, else (vm, CR3, time) -> image;
+//!  guest sample: (vm, process id, CR3, time) -> image, where the guest's kernel says who runs;
+//!                else (vm, kernel stack, time) -> kernel thread, else (vm, CR3, time) -> image;
 //!                CPL 0 or upper-half address -> the guest kernel's, else the image's
 //!  then:         (image, address) -> module, offset -> symbol
 //! ```
@@ -11,7 +12,7 @@
 //! process' CR3, but no other task has its stack.
 
 use model::{
-    Cr3, Guest, HostMode, HostNs, HostVirt, Image, ImageId, ImageKind, KernelStack, ModuleId,
+    Cr3, Guest, GuestTask, HostMode, HostNs, HostVirt, Image, ImageId, ImageKind, KernelStack, ModuleId,
     Owner, Pid, Sample, StackId, SymbolName, Tables, Tid, VcpuSample, VcpuState, VmId,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -32,6 +33,9 @@ pub struct Resolver<'t> {
     host_images: Lifetimes<Pid, ImageId>,
     guest_images: Lifetimes<(VmId, Cr3), ImageId>,
     kernel_threads: Lifetimes<(VmId, KernelStack), ImageId>,
+    guest_tasks: Lifetimes<(VmId, Pid, Option<Cr3>), ImageId>,
+    /// Whatever their page tables.
+    guest_pids: Lifetimes<(VmId, Pid), ImageId>,
     vms: Lifetimes<Pid, VmId>,
     /// The VM whose VMM an image is, for every image.
     vm_of_image: Vec<Option<VmId>>,
@@ -142,6 +146,8 @@ pub enum UnresolvedReason {
     Cr3Unreadable,
     /// The guest's map has no process with this page-table base at that time.
     Cr3Unknown,
+    /// The guest's map has no process with this id at that time.
+    TaskUnknown,
     /// No map of the kernel.
     NoKernel,
     /// The host process was not seen, or ended before its maps were read.
@@ -170,6 +176,14 @@ impl<'t> Resolver<'t> {
             (Owner::Vm(vm), Some(stack)) => Some(((vm, stack), i.start, i.end, id)),
             _ => None,
         });
+        let tasks = || {
+            images().filter_map(|(id, i)| match i.owner {
+                Owner::Vm(vm) if i.kind == ImageKind::Process => Some((vm, i, id)),
+                _ => None,
+            })
+        };
+        let guest_tasks = tasks().map(|(vm, i, id)| ((vm, i.pid, i.cr3), i.start, i.end, id));
+        let guest_pids = tasks().map(|(vm, i, id)| ((vm, i.pid), i.start, i.end, id));
         let vms = tables.vms.iter().enumerate();
         let kernels = images().filter(|(_, i)| i.kind == ImageKind::Kernel);
         let error = |guest: &Guest| match guest {
@@ -183,6 +197,8 @@ impl<'t> Resolver<'t> {
             host_images: Lifetimes::new(host.map(|(id, i)| (i.pid, i.start, i.end, id))),
             guest_images: Lifetimes::new(guest),
             kernel_threads: Lifetimes::new(threads),
+            guest_tasks: Lifetimes::new(guest_tasks),
+            guest_pids: Lifetimes::new(guest_pids),
             vms: Lifetimes::new(vms.map(|(n, v)| (v.pid, v.started, v.ended, VmId::from_index(n)))),
             vm_of_image: vms_of_images(tables),
             kernels: Lifetimes::new(kernels.map(|(id, i)| (i.owner, i.start, i.end, id))),
@@ -283,6 +299,7 @@ impl<'t> Resolver<'t> {
                 "the guest's page-table base (CR3) cannot be read on this host"
             }
             UnresolvedReason::Cr3Unknown => "page-table base (CR3) not in the guest's map",
+            UnresolvedReason::TaskUnknown => "process not in the guest's map",
             UnresolvedReason::NoKernel => "no map of the kernel",
             UnresolvedReason::NoProcess => "process not seen",
             UnresolvedReason::NoMappings => "the process' mappings are not known",
@@ -374,6 +391,11 @@ impl<'t> Resolver<'t> {
 
     fn guest_process(&self, vm: VmId, vcpu: &VcpuSample, sample: &Sample) -> ProcessRef {
         let error_ns = self.guest_error_ns[vm.index()];
+        let slack = LIFETIME_SLACK_NS.saturating_add(error_ns);
+        // Idle tasks are told apart by their stacks only.
+        if let Some(GuestTask { pid, .. }) = vcpu.task.filter(|task| task.tid != Tid(0)) {
+            return self.guest_task(vm, pid, vcpu.cr3, (sample.time, slack));
+        }
         // A stack is soon another task's. A kernel thread runs neither before its start nor after its end.
         let thread = vcpu
             .kernel_stack
@@ -384,9 +406,24 @@ impl<'t> Resolver<'t> {
         let Some(cr3) = vcpu.cr3 else {
             return ProcessRef::UnknownGuest(vm, UnresolvedReason::Cr3Unreadable);
         };
-        let slack = LIFETIME_SLACK_NS.saturating_add(error_ns);
         let image = self.guest_images.at(&(vm, cr3), sample.time, slack);
         image.map_or(ProcessRef::UnknownGuest(vm, UnresolvedReason::Cr3Unknown), ProcessRef::Image)
+    }
+
+    /// The process or kernel thread of an id. When it began and ended is known only roughly, but not which it was: the one
+    /// with these page tables, however far away in time; else, as of a kernel thread, which has borrowed them, the one that was
+    /// there.
+    fn guest_task(
+        &self,
+        vm: VmId,
+        pid: Pid,
+        cr3: Option<Cr3>,
+        (time, slack_ns): (HostNs, u64),
+    ) -> ProcessRef {
+        let with_tables = cr3.and_then(|_| self.guest_tasks.at(&(vm, pid, cr3), time, u64::MAX));
+        let image = with_tables.or_else(|| self.guest_pids.at(&(vm, pid), time, slack_ns));
+        let unknown = ProcessRef::UnknownGuest(vm, UnresolvedReason::TaskUnknown);
+        image.map_or(unknown, ProcessRef::Image)
     }
 
     /// The kernel of that time: a guest that boots again has another one. One whose bounds the sample just misses will do.
@@ -464,6 +501,9 @@ impl Threads {
         let VcpuState::Guest(vcpu) = &sample.vcpu else {
             return self.by_tid.get(&(image, sample.tid)).copied();
         };
+        if let Some(task) = vcpu.task {
+            return self.by_tid.get(&(image, task.tid)).copied();
+        }
         let matching = self.by_fs_base.get(&(image, vcpu.fs_base.0)).copied();
         let has_image = located.level == Level::GuestUser || self.of_kernel.contains(&image);
         matching.or_else(|| self.only.get(&image).copied().flatten().filter(|_| has_image))

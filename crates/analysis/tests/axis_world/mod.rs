@@ -330,6 +330,7 @@ impl Host {
             fs_base: GuestVirt(0),
             cpl: if truth.letter == 'k' { 0 } else { 3 },
             kernel_stack: None,
+            task: None,
             asid: 1,
             exit_reason: life.exit_reason(number),
             exit_info: 0,

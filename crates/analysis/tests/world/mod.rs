@@ -7,7 +7,7 @@ pub(crate) mod axis;
 use std::collections::BTreeMap;
 
 use model::{
-    BuildId, Clock, CpuId, Cr3, Guest, GuestVirt, Header, HostMode, HostNs, HostVirt, Image,
+    BuildId, Clock, CpuId, Cr3, Guest, GuestTask, GuestVirt, Header, HostMode, HostNs, HostVirt, Image,
     ImageId, ImageKind, KernelStack, Mapping, Module, ModuleId, Note, Owner, Pid, Sample, Stack,
     StackId, Symbol, SymbolName, Tables, Thread, Tid, Trigger, Vcpu, VcpuId, VcpuSample, VcpuState,
     Vendor, Vm, VmId,
@@ -141,7 +141,8 @@ fn counters() -> BTreeMap<String, u64> {
 
 /// Samples written as lines: `cpu ms count what...` where what is
 /// `idle ADDRESS`, `host PID kernel|user ADDRESS`, `stack PID kernel ADDRESS` (with call stack 0),
-/// `vmm VCPU PID ADDRESS`, `guest VCPU kernel|user CR3 FSBASE ADDRESS` (VCPU: row; `kernel@STACK`; CR3 `-`: unreadable),
+/// `vmm VCPU PID ADDRESS`, `guest VCPU kernel|user CR3 FSBASE ADDRESS` (VCPU: row; `kernel@STACK`; `user#PID/TID`, the task
+/// that the guest says runs; CR3 `-`: unreadable),
 /// `unknown PID`. They come in time order.
 pub(crate) fn samples(text: &str) -> Vec<Sample> {
     let mut samples = Vec::new();
@@ -198,6 +199,11 @@ fn host(pid: &str, host_mode: HostMode, ip: &str) -> Sample {
 }
 
 fn vcpu_sample(row: &str, level: &str, cr3: &str, fs_base: &str, ip: &str) -> VcpuSample {
+    let (level, task) = level.split_once('#').unwrap_or((level, ""));
+    let task = task.split_once('/').map(|(pid, tid)| GuestTask {
+        pid: Pid(pid.parse().unwrap()),
+        tid: Tid(tid.parse().unwrap()),
+    });
     let (level, stack) = level.split_once('@').unwrap_or((level, "0"));
     VcpuSample {
         vcpu: VcpuId(row.parse().unwrap()),
@@ -206,6 +212,7 @@ fn vcpu_sample(row: &str, level: &str, cr3: &str, fs_base: &str, ip: &str) -> Vc
         fs_base: GuestVirt(hex(fs_base)),
         cpl: if level == "kernel" { 0 } else { 3 },
         kernel_stack: KernelStack::of_number(stack.parse().unwrap()),
+        task,
         asid: 1,
         exit_reason: 0x60,
         exit_info: 0,

@@ -5,8 +5,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use api::guest::ModuleSymbols;
-use model::{HostNs, VmId};
+use api::guest::{MAX_CODES, ModuleSymbols};
+use model::{GuestCode, HostNs, VmId};
 use probes::{GuestView, MemorySlot};
 
 use super::{Answered, Log};
@@ -73,6 +73,8 @@ struct State {
     tasks: Option<Arc<GuestTasks>>,
     /// Since `Handle::new_tasks` was called.
     are_tasks_new: bool,
+    /// What samples hit, for the next question; `MAX_CODES` at most.
+    codes: Vec<GuestCode>,
 }
 
 /// Where a guest's kernel says which task runs on each vCPU, and where its memory lies.
@@ -149,8 +151,15 @@ impl Inbox {
         let mut state = self.shared.state();
         if state.tasks.is_some() || tasks.is_some() {
             state.tasks = tasks.map(Arc::new);
+            // What lies there is of a session before.
+            state.codes.clear();
             state.are_tasks_new = true;
         }
+    }
+
+    /// What samples hit since the last call.
+    pub(super) fn take_codes(&self) -> Vec<GuestCode> {
+        std::mem::take(&mut self.shared.state().codes)
     }
 
     /// No waiter is left.
@@ -191,6 +200,15 @@ impl Handle {
     /// What is known of its tasks.
     pub(super) fn tasks(&self) -> Option<Arc<GuestTasks>> {
         self.shared.state().tasks.clone()
+    }
+
+    /// A sample of the guest hit this.
+    pub(super) fn add_code(&self, code: GuestCode) {
+        let mut state = self.shared.state();
+        // What finds no room has no name, if no look finds it.
+        if state.tasks.is_some() && state.codes.len() < MAX_CODES {
+            state.codes.push(code);
+        }
     }
 
     pub(super) fn was_waited_for(&self, time: Duration) {

@@ -257,16 +257,8 @@ impl Worker {
             Err(SessionError::Refused(_)) => return Ok(()),
             Err(error) => return Err(error),
         };
-        let CurrentTasks { direct_map, image, mm, stack, fs_base, pgd, cpus } = tasks;
-        let view = |cpu: CpuTask| GuestView {
-            current: cpu.address,
-            direct_map,
-            image,
-            mm,
-            stack,
-            fs_base,
-            pgd,
-        };
+        let CurrentTasks { direct_map, image, offsets, cpus } = tasks;
+        let view = |cpu: CpuTask| GuestView { current: cpu.address, direct_map, image, offsets };
         let views = cpus.into_iter().map(|cpu| (cpu.apic_id, view(cpu))).collect();
         self.inbox.set_tasks(Some(GuestTasks { views, slots: slots.to_vec() }));
         Ok(())
@@ -339,6 +331,7 @@ impl Worker {
 
     /// Asks what is new, and perhaps for a file's symbols. Whether there was anything.
     fn ask_news(&mut self, mut session: Session) -> Result<bool, SessionError> {
+        self.send_codes(&mut session)?;
         let map = session.changes_while_sampled(LATE_SLICE, &mut self.patience())?;
         let is_news = has_news(&map);
         self.pace_memory(map.cpu_ns);
@@ -371,6 +364,7 @@ impl Worker {
     }
 
     fn ask_at_window_end(&mut self, mut session: Session) -> Result<(), SessionError> {
+        self.send_codes(&mut session)?;
         let map = session.window_end(LATE_SLICE, &mut self.patience())?;
         self.reported.add(map, session.clock());
         self.session = Some(session);
@@ -389,10 +383,20 @@ impl Worker {
     }
 
     fn ask_the_rest(&mut self, mut session: Session) -> Result<(), SessionError> {
+        self.send_codes(&mut session)?;
         let map = session.snapshot()?;
         self.reported.add(map, session.clock());
         self.session = Some(session);
         Ok(())
+    }
+
+    /// What samples hit since the last question: it may be gone at the next look.
+    fn send_codes(&mut self, session: &mut Session) -> Result<(), SessionError> {
+        let codes = self.inbox.take_codes();
+        if codes.is_empty() {
+            return Ok(());
+        }
+        session.add_code(codes, LATE_SLICE, &mut self.patience())
     }
 
     /// After the end: a guest that could not be reached may be by now. If not, its last report counts.

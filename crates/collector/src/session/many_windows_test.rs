@@ -133,6 +133,7 @@ fn vmm_sample(time: HostNs, pid: Pid, tid: Tid, vcpu: VcpuId) -> Sample {
         fs_base: GuestVirt(0),
         cpl: 3,
         kernel_stack: None,
+        task: None,
         asid: 1,
         exit_reason: 0x78,
         exit_info: 0,

@@ -99,7 +99,7 @@ impl Session {
     ) -> Result<(), CollectError> {
         let (window, cpus) = (&mut self.window, &self.header.cpus);
         let VmTable { numbers, vcpus, .. } = &self.vms;
-        let resets = &mut self.resets;
+        let (resets, guests) = (&mut self.resets, &self.guests);
         let mut store = |cpu_idx: usize, drained: &RecordBatch<'_>| {
             let n = (drained.records.len() / RECORD_SIZE) as u64;
             *window.n_samples.entry(cpus[cpu_idx]).or_default() += n;
@@ -126,6 +126,12 @@ impl Session {
                 }
                 if taken.records.is_empty() { Ok(()) } else { store(cpu_idx, &taken) }
             })?;
+            self.sources.drain_guest_code(*cpu, &mut |number, code| {
+                let vcpu = numbers.row(VcpuId(number)).and_then(|row| vcpus.get(row.index()));
+                if let Some(vcpu) = vcpu {
+                    guests.add_code(vcpu.vm, code);
+                }
+            });
             let known = window.switches.len();
             self.sources.drain_switches(*cpu, &mut window.switches);
             for switch in &mut window.switches[known..] {

@@ -146,7 +146,9 @@ impl Conversation {
                 let symbols = || reader.symbols(&modules, pace, largest_file, waiting);
                 Response::Symbols(at_pace(pace, symbols)?)
             }
-            Request::CurrentTasks => Response::Error("only the host reads tasks in memory".into()),
+            Request::CurrentTasks | Request::AddCode(_) => {
+                Response::Error("only the host reads tasks in memory".into())
+            }
             Request::TraceStart(options) => self.start_trace(&options),
             Request::TraceRun => self.traced(|trace| trace.run().map(Response::TraceSeen)),
             Request::TraceLook => self.traced(|trace| Ok(Response::TraceSeen(trace.look()))),

@@ -5,7 +5,7 @@ use api::guest::{
     MAX_SYMBOLS,
 };
 use linux::cpus;
-use linux::files::{self, File};
+use linux::files::{self, File, Place};
 use linux::kernel::Kernel;
 use linux::mappings::{self, Mapping};
 use linux::memory::{KernelMemory as _, PhysicalMemory};
@@ -15,7 +15,7 @@ use linux::paging::AddressSpace;
 use linux::tasks::{self, Process, TaskKey, Walk};
 use linux::types::{MissingField, Types};
 use linux::vmcoreinfo::KERNEL_MAP;
-use model::{GuestPhys, GuestVirt};
+use model::{GuestCode, GuestPhys, GuestVirt, TaskOffsets};
 
 use super::memory::VmMemory;
 
@@ -63,6 +63,8 @@ pub(super) struct Found {
     /// In `mm_struct`: pages of code, and mappings.
     exec_pages: u64,
     map_count: u64,
+    /// What the host reads at a sample.
+    offsets: TaskOffsets,
 }
 
 /// A kernel's memory during one look.
@@ -85,13 +87,17 @@ impl Found {
         let canary = canary.and_then(|at| space.read_u64(GuestVirt(init_task.0.wrapping_add(at))));
         let page_offset = kernel.page_offset.ok_or(NotFound::Symbol("page_offset_base"))?;
         let vmemmap = space.read_u64(symbol("vmemmap_base")?).ok_or(NotFound::NoTypes)?;
+        let (tasks, mappings) =
+            (tasks::Layout::from_types(&types)?, mappings::Layout::from_types(&types)?);
+        let files = files::Layout::from_types(&types)?;
         let mut found = Self {
             // Both are random.
             boot_id: format!("{page_offset:x}-{:x}", canary.unwrap_or(0)),
             init_task,
-            tasks: tasks::Layout::from_types(&types)?,
-            mappings: mappings::Layout::from_types(&types)?,
-            files: files::Layout::from_types(&types)?,
+            offsets: task_offsets(&tasks, &mappings, &files),
+            tasks,
+            mappings,
+            files,
             page_cache: PageCache::from_types(&types, vmemmap, page_offset)?,
             page_offset,
             module_layout: module_layout(&types).ok(),
@@ -106,6 +112,11 @@ impl Found {
 
     pub(super) fn release(&self) -> &str {
         &self.kernel.release
+    }
+
+    /// Whether a sample says what is mapped where it hit.
+    pub(super) fn has_tree_of_mappings(&self) -> bool {
+        self.offsets.tree != 0
     }
 
     pub(super) fn view<'f>(&'f self, memory: &'f VmMemory) -> View<'f> {
@@ -211,6 +222,17 @@ impl View<'_> {
         (mapped, is_whole)
     }
 
+    /// The file that a sample hit, which its process may have closed meanwhile.
+    pub(super) fn file_of(&self, code: &GuestCode) -> Option<File> {
+        let GuestCode { inode, pages, dentry, mount, .. } = *code;
+        let place = Place { inode, pages, dentry, mount };
+        let files = &self.found.files;
+        let open = || files::read_file(&self.space, files, GuestVirt(code.file)).ok();
+        // That of an overlay is another one than the file itself, and only the open file knows.
+        let open = open().filter(|file| file.pages.0 == pages);
+        open.or_else(|| files::read_closed_file(&self.space, files, &place).ok())
+    }
+
     /// A file as far as the guest has it in memory.
     pub(super) fn cached(&self, pages: GuestVirt) -> Option<CachedFile<'_>> {
         CachedFile::open(&self.space, &self.found.page_cache, pages)
@@ -223,18 +245,14 @@ impl View<'_> {
 
     /// Where CPUs say which task runs.
     pub(super) fn current_tasks(&self) -> Result<CurrentTasks, NotFound> {
-        let Found { kernel, tasks, .. } = self.found;
-        let offset = |offset: u64| u32::try_from(offset).unwrap_or(u32::MAX);
+        let Found { kernel, offsets, .. } = self.found;
         let cpu =
             |cpu: cpus::KernelCpu| CpuTask { apic_id: cpu.apic_id, address: cpu.current_task.0 };
         let cpus = cpus::read_cpus(&self.space, &kernel.symbols).into_iter();
         Ok(CurrentTasks {
             direct_map: self.found.page_offset,
             image: KERNEL_MAP.wrapping_sub(kernel.layout.phys_base),
-            mm: offset(tasks.mm),
-            stack: offset(tasks.stack),
-            fs_base: offset(tasks.fs_base),
-            pgd: offset(tasks.pgd),
+            offsets: *offsets,
             cpus: cpus.take(MAX_OTHERS).map(cpu).collect(),
         })
     }
@@ -254,6 +272,43 @@ fn read_types(space: &AddressSpace<'_>, kernel: &Kernel) -> Option<Vec<u8>> {
     let mut types = vec![0; usize::try_from(bytes).ok()?];
     space.read(start, &mut types)?;
     Some(types)
+}
+
+/// Where the host finds at a sample which task runs, and what is mapped where it is.
+fn task_offsets(
+    tasks: &tasks::Layout,
+    mappings: &mappings::Layout,
+    files: &files::Layout,
+) -> TaskOffsets {
+    /// The longest field: a name.
+    const FIELD_BYTES: u64 = 16;
+    // The host refuses what does not fit.
+    let word = |offset: u64| u32::try_from(offset).unwrap_or(u32::MAX);
+    let tasks::Layout { mm, stack, fs_base, pid, comm, start_time, .. } = *tasks;
+    let last = [mm, stack, fs_base, pid, comm, start_time].into_iter().max().unwrap_or(0);
+    let is_pair = |first: u64, second: u64, bytes: u64| second == first.wrapping_add(bytes);
+    // Else the host only reads who runs.
+    let is_usual = is_pair(mappings.start, mappings.end, 8)
+        && is_pair(files.mount, files.dentry, 8)
+        && mappings.has_usual_nodes();
+    let tree = mappings.root.filter(|_| is_usual).unwrap_or(0);
+    TaskOffsets {
+        mm: word(mm),
+        stack: word(stack),
+        fs_base: word(fs_base),
+        pid: if is_pair(pid, tasks.tgid, 4) { word(pid) } else { u32::MAX },
+        comm: word(comm),
+        start_time: word(start_time),
+        pgd: word(tasks.pgd),
+        tree: word(tree),
+        area_start: word(mappings.start),
+        area_offset: word(mappings.page_offset),
+        area_file: word(mappings.file),
+        file_path: word(files.mount),
+        file_inode: word(files.inode),
+        file_pages: word(files.pages),
+        task_bytes: word(last + FIELD_BYTES),
+    }
 }
 
 fn module_layout(types: &Types<'_>) -> Result<ModuleLayout, MissingField> {

@@ -5,14 +5,16 @@
 //!    | a b   | a c   | a c'      b ended and c began between two looks; c executed another program between the next two
 //! ```
 //! The time of an event between two looks is unknown. A process that began counts from the look before, and one that
-//! ended until this look; where both had the same page tables, the older one counts until the look before.
+//! ended until this look; where both had the same page tables, the older one counts until the look before. Samples say what
+//! looks miss: a process that lived in between, and code that was mapped for a short time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::guest::{
     GuestImage, GuestKernelThread, GuestMapping, GuestThread, MAX_IMAGES, MAX_OTHERS,
 };
-use linux::tasks::{KernelThread, Process, Walk};
+use linux::tasks::{KernelThread, Process, Walk, comm};
+use model::{Cr3, GuestCode};
 
 use crate::answer;
 
@@ -20,6 +22,9 @@ use crate::answer;
 const YOUNG_NS: u64 = 300_000_000;
 /// One that is older and has no mappings has none.
 const LONG_NS: u64 = 5_000_000_000;
+
+/// What a sample hit may be reported so long after its process ended.
+const KEPT_NS: u64 = 10_000_000_000;
 
 /// Threads of one process that are kept after their end.
 const MAX_ENDED_THREADS: usize = 1 << 10;
@@ -29,8 +34,8 @@ const MAX_ENDED_THREADS: usize = 1 << 10;
 pub(crate) struct Images {
     /// By process id, and when it was made.
     live: BTreeMap<(u32, u64), Live>,
-    /// Ended and not reported yet.
-    ended: Vec<GuestImage>,
+    /// Ended, by process id and page tables.
+    ended: BTreeMap<(u32, u64), Ended>,
     kernel_threads: BTreeMap<(u32, u64), GuestKernelThread>,
     /// Not reported yet.
     new_kernel_threads: Vec<GuestKernelThread>,
@@ -50,6 +55,15 @@ struct Live {
     first_seen_ns: u64,
     /// What tells whether its mappings have changed.
     mappings_mark: u64,
+}
+
+/// A process that was not there any more at the last look.
+#[derive(Debug)]
+struct Ended {
+    image: GuestImage,
+    is_reported: bool,
+    /// No sample that hit it is reported later.
+    kept_until_ns: u64,
 }
 
 /// The executable mappings of a process.
@@ -87,10 +101,13 @@ impl Images {
                 replaced => {
                     gone.extend(replaced.map(|live| (key, live)));
                     let mapped = mappings(&process, None);
-                    let id = self.next_id;
-                    self.next_id = id.wrapping_add(1);
                     self.last_new_ns = now_ns;
-                    Live { first_seen_ns: now_ns, ..Live::new(id, &process, before_ns, mapped) }
+                    let live = match self.ended.remove(&(process.pid, process.cr3)) {
+                        // A sample hit it before.
+                        Some(seen) => Live::again(seen.image, &process, mapped),
+                        None => Live::new(self.new_id(), &process, before_ns, mapped),
+                    };
+                    Live { first_seen_ns: now_ns, ..live }
                 }
             };
             self.live.insert(key, live);
@@ -99,7 +116,7 @@ impl Images {
         if walk.problem.is_some() {
             for (key, live) in gone {
                 if taken.contains(&live.image.cr3) {
-                    self.end(live, before_ns.unwrap_or(now_ns));
+                    self.end(live, before_ns.unwrap_or(now_ns), now_ns);
                 } else if self.live.len() < MAX_IMAGES {
                     self.live.entry(key).or_insert(live);
                 }
@@ -107,17 +124,72 @@ impl Images {
         } else {
             for (_, live) in gone {
                 let is_taken = taken.contains(&live.image.cr3);
-                self.end(live, before_ns.filter(|_| is_taken).unwrap_or(now_ns));
+                self.end(live, before_ns.filter(|_| is_taken).unwrap_or(now_ns), now_ns);
             }
         }
-        let excess = self.ended.len().saturating_sub(MAX_IMAGES);
-        self.ended.drain(..excess);
+        self.ended.retain(|_, ended| !ended.is_reported || now_ns < ended.kept_until_ns);
         self.see_kernel_threads(walk.kernel_threads, walk.problem.is_none(), now_ns);
         self.last_look_ns = Some(now_ns);
     }
 
-    fn end(&mut self, live: Live, end_ns: u64) {
-        self.ended.push(GuestImage { end_ns: Some(end_ns), ..live.image });
+    fn new_id(&mut self) -> u32 {
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        id
+    }
+
+    fn end(&mut self, live: Live, end_ns: u64, now_ns: u64) {
+        let image = GuestImage { end_ns: Some(end_ns), ..live.image };
+        self.keep_ended(image, now_ns);
+    }
+
+    fn keep_ended(&mut self, image: GuestImage, now_ns: u64) {
+        let key = (image.pid, image.cr3);
+        if MAX_IMAGES <= self.ended.len() && !self.ended.contains_key(&key) {
+            self.ended.pop_first();
+        }
+        let kept_until_ns = now_ns.saturating_add(KEPT_NS);
+        self.ended.insert(key, Ended { image, is_reported: false, kept_until_ns });
+    }
+
+    /// Adds a task that a sample hit, and what was mapped there.
+    pub(crate) fn add_code(&mut self, code: &GuestCode, mapping: Option<GuestMapping>) {
+        let cr3 = Cr3::new(code.cr3).base();
+        let name = comm(&code.comm);
+        if cr3 == 0 {
+            // Idle tasks are there from the first look on.
+            if code.tid != 0 {
+                let thread = (code.tid, name, code.stack);
+                self.add_kernel_thread(thread, Some(code.time_ns));
+            }
+            return;
+        }
+        let thread = GuestThread { tid: code.tid, name, fs_base: code.fs_base };
+        let of_process = (code.pid, 0)..=(code.pid, u64::MAX);
+        if let Some((_, live)) =
+            self.live.range_mut(of_process).find(|(_, live)| live.image.cr3 == cr3)
+        {
+            live.is_reported &= !add_part(&mut live.image, thread, mapping);
+            return;
+        }
+        if let Some(ended) = self.ended.get_mut(&(code.pid, cr3)) {
+            let has_news = add_part(&mut ended.image, thread, mapping);
+            let end_ns = ended.image.end_ns.max(Some(code.time_ns));
+            ended.is_reported &= !has_news && ended.image.end_ns == end_ns;
+            ended.image.end_ns = end_ns;
+            return;
+        }
+        let image = GuestImage {
+            id: self.new_id(),
+            pid: code.pid,
+            name: thread.name.clone(),
+            cr3,
+            start_ns: Some(code.time_ns),
+            end_ns: Some(code.time_ns),
+            threads: vec![thread],
+            mappings: mapping.into_iter().collect(),
+        };
+        self.keep_ended(image, code.time_ns);
     }
 
     /// Whether a process was found so long before `now_ns` that it hardly executes another program soon.
@@ -173,20 +245,23 @@ impl Images {
             self.new_kernel_threads.extend(gone.map(|gone| GuestKernelThread { end_ns, ..gone }));
         }
         for thread in found {
-            let key = (thread.tid, thread.stack);
-            if self.kernel_threads.contains_key(&key) || MAX_OTHERS <= self.kernel_threads.len() {
-                continue;
-            }
-            let thread = GuestKernelThread {
-                tid: thread.tid,
-                name: thread.name,
-                stack: thread.stack,
-                start_ns: self.last_look_ns,
-                end_ns: None,
-            };
-            self.new_kernel_threads.push(thread.clone());
-            self.kernel_threads.insert(key, thread);
+            self.add_kernel_thread((thread.tid, thread.name, thread.stack), self.last_look_ns);
         }
+    }
+
+    fn add_kernel_thread(
+        &mut self,
+        (tid, name, stack): (u32, String, u64),
+        start_ns: Option<u64>,
+    ) {
+        if self.kernel_threads.contains_key(&(tid, stack))
+            || MAX_OTHERS <= self.kernel_threads.len()
+        {
+            return;
+        }
+        let thread = GuestKernelThread { tid, name, stack, start_ns, end_ns: None };
+        self.new_kernel_threads.push(thread.clone());
+        self.kernel_threads.insert((tid, stack), thread);
         let excess = self.new_kernel_threads.len().saturating_sub(MAX_OTHERS);
         self.new_kernel_threads.drain(..excess);
     }
@@ -198,8 +273,14 @@ impl Images {
             bytes += answer::encoded_image_bytes(image);
             bytes <= most_bytes
         };
-        let n_ended = self.ended.iter().take_while(|image| has_room(image)).count();
-        let mut changes: Vec<GuestImage> = self.ended.drain(..n_ended).collect();
+        let mut changes = Vec::new();
+        for ended in self.ended.values_mut().filter(|ended| !ended.is_reported) {
+            if !has_room(&ended.image) {
+                break;
+            }
+            ended.is_reported = true;
+            changes.push(ended.image.clone());
+        }
         for live in self.live.values_mut().filter(|live| !live.is_reported) {
             if !has_room(&live.image) {
                 break;
@@ -232,6 +313,14 @@ impl Live {
         Self { image, is_reported: false, first_seen_ns: 0, mappings_mark: mark }
     }
 
+    /// One that is there although it was taken for ended.
+    fn again(image: GuestImage, process: &Process, mapped: Option<Mapped>) -> Self {
+        let image = GuestImage { end_ns: None, ..image };
+        let mut live = Self { image, is_reported: false, first_seen_ns: 0, mappings_mark: 0 };
+        live.update(process, mapped);
+        live
+    }
+
     fn update(&mut self, process: &Process, mapped: Option<Mapped>) {
         let threads = with_ended(threads(process), &self.image.threads);
         if self.image.name != process.name || self.image.threads != threads {
@@ -247,6 +336,23 @@ impl Live {
             }
         }
     }
+}
+
+/// Adds a thread, and a mapping that none covers. Whether anything is new.
+fn add_part(image: &mut GuestImage, thread: GuestThread, mapping: Option<GuestMapping>) -> bool {
+    let is_new_thread = image.threads.iter().all(|known| known.tid != thread.tid);
+    if is_new_thread {
+        image.threads.push(thread);
+    }
+    let is_covered = |new: &GuestMapping| {
+        let covers =
+            |known: &GuestMapping| known.start <= new.start && new.end <= known.end;
+        image.mappings.iter().any(covers)
+    };
+    let mapping = mapping.filter(|new| !is_covered(new));
+    let is_new_mapping = mapping.is_some();
+    image.mappings.extend(mapping);
+    is_new_thread || is_new_mapping
 }
 
 /// Threads that are there, and those that were, unless one that is there has the FS base by now.
@@ -291,6 +397,64 @@ mod test {
     fn see(images: &mut Images, now_ns: u64, processes: &[Process]) {
         let walk = Walk { processes: processes.to_vec(), ..Walk::default() };
         images.see(walk, now_ns, |_, _| None);
+    }
+
+    fn code(pid: u32, cr3: u64, time_ns: u64, comm: [u8; 16]) -> GuestCode {
+        GuestCode { pid, tid: pid, cr3, time_ns, comm, ..GuestCode::default() }
+    }
+
+    fn mapping(start: u64, module: u32) -> GuestMapping {
+        GuestMapping { start, end: start + 0x1000, offset: 0, module }
+    }
+
+    #[test]
+    fn a_process_that_no_look_found_is_there_by_its_samples() {
+        let mut images = Images::default();
+        see(&mut images, 100, &[process(1, 5, 0x1000)]);
+        changes(&mut images);
+        let name = *b"sh\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+        images.add_code(&code(7, 0x7001, 150, name), Some(mapping(0x40_0000, 3)));
+        images.add_code(&code(7, 0x7801, 160, name), Some(mapping(0x50_0000, 4)));
+        let reported = images.changes(usize::MAX);
+        let [image] = &reported[..] else { panic!("{reported:?}") };
+        assert_eq!((image.pid, image.name.as_str(), image.cr3), (7, "sh", 0x6000));
+        assert_eq!((image.start_ns, image.end_ns), (Some(150), Some(160)));
+        assert_eq!(image.mappings, [mapping(0x40_0000, 3), mapping(0x50_0000, 4)]);
+        // Known by now, and then more of it.
+        images.add_code(&code(7, 0x7001, 155, name), Some(mapping(0x40_0000, 3)));
+        assert_eq!(changes(&mut images), []);
+        images.add_code(&code(7, 0x7001, 170, name), None);
+        assert_eq!(changes(&mut images), [(7, 0x6000, Some(150), Some(170))]);
+        // A look finds it: it goes on under its number.
+        see(&mut images, 200, &[process(1, 5, 0x1000), process(7, 140, 0x6000)]);
+        let again = images.changes(usize::MAX);
+        assert_eq!((again[0].id, again[0].end_ns, again[0].mappings.len()), (image.id, None, 2));
+        // What was mapped shortly, and another thread.
+        let other = GuestCode { tid: 8, ..code(7, 0x6000, 210, name) };
+        images.add_code(&other, Some(mapping(0x60_0000, 5)));
+        let more = images.changes(usize::MAX);
+        assert_eq!((more[0].threads.len(), more[0].mappings.len()), (2, 3));
+        // It is kept for late samples, and then forgotten.
+        see(&mut images, 300, &[process(1, 5, 0x1000)]);
+        assert_eq!(changes(&mut images), [(7, 0x6000, Some(150), Some(300))]);
+        images.add_code(&code(7, 0x6000, 220, name), Some(mapping(0x70_0000, 6)));
+        assert_eq!(changes(&mut images), [(7, 0x6000, Some(150), Some(300))]);
+        see(&mut images, 300 + KEPT_NS, &[process(1, 5, 0x1000)]);
+        assert!(images.ended.is_empty());
+    }
+
+    #[test]
+    fn a_kernel_thread_that_no_look_found_is_there_by_its_samples() {
+        let mut images = Images::default();
+        let name = *b"kworker/0:1\0\0\0\0\0";
+        for time_ns in [10, 20] {
+            images.add_code(&GuestCode { stack: 0x4000, ..code(9, 0, time_ns, name) }, None);
+        }
+        images.add_code(&code(0, 0, 30, name), None);
+        let threads = images.kernel_thread_changes();
+        assert_eq!(threads.len(), 1);
+        assert_eq!((threads[0].tid, threads[0].name.as_str()), (9, "kworker/0:1"));
+        assert_eq!((threads[0].stack, threads[0].start_ns), (0x4000, Some(10)));
     }
 
     /// What changed, as (process id, page tables, start, end).

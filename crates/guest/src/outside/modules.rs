@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use api::guest::{GuestModule, MAX_IMAGES, ModuleSymbols};
 use linux::files::File;
-use model::GuestVirt;
+use model::{GuestCode, GuestVirt};
 
 use super::found::{Mapped, View};
 use crate::elf;
@@ -12,6 +12,7 @@ use crate::elf;
 /// Bytes of a mapping without a file that is read as one: the vDSO.
 const MAX_IMAGE_BYTES: u64 = 1 << 20;
 const VDSO: &str = "[vdso]";
+const ANONYMOUS: &str = "[anon]";
 /// Bytes of all paths.
 const MAX_TEXT_BYTES: usize = 16 << 20;
 
@@ -60,6 +61,15 @@ impl Modules {
                 let place = (name == VDSO).then_some(place);
                 self.intern(name.to_owned(), Vec::new(), place)
             }
+        }
+    }
+
+    /// The number of what a sample hit; `None`: kernel code, unknown, or there are too many.
+    pub(super) fn number_of_code(&mut self, view: &View<'_>, code: &GuestCode) -> Option<u32> {
+        match (code.end, code.file) {
+            (0, _) => None,
+            (_, 0) => self.intern(ANONYMOUS.to_owned(), Vec::new(), None),
+            _ => self.number_of_file(view, &view.file_of(code)?),
         }
     }
 

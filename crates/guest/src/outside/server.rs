@@ -1,9 +1,10 @@
 //! Answers the host about a guest whose memory it has.
 
 use api::guest::{
-    GuestMap, MAX_ANSWER_BYTES, MAX_LOW_PACE_BYTES, ModuleSymbols, Pace, Request, Response, VERSION,
+    GuestMap, GuestMapping, MAX_ANSWER_BYTES, MAX_LOW_PACE_BYTES, ModuleSymbols, Pace, Request, Response, VERSION,
 };
 use linux::tasks::Process;
+use model::GuestCode;
 use rustix::time::ClockId;
 
 use super::found::{Found, NotFound};
@@ -19,9 +20,10 @@ const MAX_SEARCH_BYTES: u64 = 16 << 30;
 /// Between two walks of all tasks while none was made: a program may be executed without one.
 const WALK_EVERY_NS: u64 = 2_000_000_000;
 
-/// Why processes may be missing.
+/// Why processes may be missing where samples do not say what is mapped.
 const LOOKS: &str =
     "its memory is looked at every 100 ms: processes that begin and end in between have no names";
+const PAGE_BYTES: u64 = 4096;
 
 /// One guest's answers.
 pub(super) struct MemoryServer {
@@ -63,6 +65,7 @@ impl MemoryServer {
                 Ok(Response::Symbols(self.symbols(&modules, pace, largest_file)))
             }
             Request::CurrentTasks => self.current_tasks(),
+            Request::AddCode(codes) => self.add_code(&codes),
             Request::TraceStart(_)
             | Request::TraceRun
             | Request::TraceLook
@@ -75,7 +78,8 @@ impl MemoryServer {
     fn start(&mut self) -> Result<Response, NotFound> {
         let now_ns = crate::now_ns();
         self.look(now_ns)?;
-        Ok(Response::LogStarted { now_ns, problem: Some(LOOKS.to_owned()) })
+        let samples_say = self.found.as_ref().is_some_and(Found::has_tree_of_mappings);
+        Ok(Response::LogStarted { now_ns, problem: (!samples_say).then(|| LOOKS.to_owned()) })
     }
 
     /// Looks at the tasks, unless nothing can have changed.
@@ -178,6 +182,26 @@ impl MemoryServer {
             symbols
         });
         symbols.collect()
+    }
+
+    /// Adds tasks that samples hit: they may be gone before the next look.
+    fn add_code(&mut self, codes: &[GuestCode]) -> Result<Response, NotFound> {
+        let found = found(&mut self.found, &self.memory)?;
+        self.memory.begin_look(LOOK_BYTES);
+        let view = found.view(&self.memory);
+        if !view.is_same_boot() {
+            return Err(NotFound::Rebooted);
+        }
+        for code in codes {
+            let mapping = self.modules.number_of_code(&view, code).map(|module| GuestMapping {
+                start: code.start,
+                end: code.end,
+                offset: if code.file == 0 { 0 } else { code.offset.wrapping_mul(PAGE_BYTES) },
+                module,
+            });
+            self.images.add_code(code, mapping);
+        }
+        Ok(Response::CodeAdded)
     }
 
     fn current_tasks(&mut self) -> Result<Response, NotFound> {

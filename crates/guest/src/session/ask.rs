@@ -169,6 +169,7 @@ fn name(question: &Request) -> Option<&'static str> {
         Request::StartLog { .. } => Some("its log of processes"),
         Request::Changes { .. } | Request::WindowEnd | Request::Snapshot => Some("its map"),
         Request::Symbols { .. } => Some("the functions of a file"),
+        Request::AddCode(_) => Some("the tasks that samples hit"),
         _ => None,
     }
 }
