@@ -41,7 +41,7 @@ PROFILE_DIR := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .PHONY: ui test-ui bench-ui steps-ui ui-tools packages fleet-demo fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
-        experiments s3 s3-server otel spark ten-million odd-queries overhead programs boot build deps
+        experiments s3 s3-server otel spark ten-million odd-queries overhead programs boot build build-host deps
 
 help:
 	@echo 'make demo          record and report three guests on a virtual KVM host (about 3 minutes once built and downloaded)'
@@ -65,11 +65,11 @@ help:
 	@echo 'make bench-ui      what the page takes with 200 hosts and a day; writes target/bench-ui.json (30 minutes)'
 	@echo 'make build         the programs, into $(TARGET_DIR)'
 
-demo: build
+demo: build-host
 	rm -rf $(TARGET_DIR)/demo
 	$(VMSCOPE) demo -o $(TARGET_DIR)/demo
 
-fleet-demo: build
+fleet-demo: build-host
 	cargo build $(TESTED) --bins
 	deploy/fleet-demo $(TARGET_DIR)/debug $(TARGET_DIR)/fleet-demo
 
@@ -223,9 +223,12 @@ boot:
 	@.ci/deps $(MUSL) $(BOOT_PACKAGES)
 	@$(MAKE) --no-print-directory -C boot TARGET_DIR=$(abspath $(TARGET_DIR))
 
-build: deps
-	@.ci/beside '.ci/deps $(MUSL) $(RUN_PACKAGES)' \
-		'cargo build --locked -p vmscope -p vmscope-lab -p vmscope-layout && $(BUILD_GUEST)'
+build: build-host
+	@$(BUILD_GUEST)
+
+# Without the program for guests.
+build-host: deps
+	@.ci/beside '.ci/deps $(MUSL) $(RUN_PACKAGES)' 'cargo build --locked -p vmscope -p vmscope-lab -p vmscope-layout'
 
 deps:
 	@.ci/deps $(MUSL) $(BUILD_PACKAGES)

@@ -124,15 +124,29 @@ fn the_task_that_the_guest_says_runs_comes_before_its_page_tables() {
     check(&tables, "0 10 1 guest 0 kernel#41/41 - 0 ffffffff9a000010", "worker/41 clear_page");
     check(&tables, "0 10 1 guest 0 user#99/99 a000 f0 400010", "[unknown] [unknown]");
     tables.images.push(kernel_thread("[ksoftirqd/0]", 24, 0, 50));
-    check(&tables, "0 10 1 guest 0 kernel#12/12 a000 0 ffffffff9a000010", "[ksoftirqd/0]/12 clear_page");
+    check(
+        &tables,
+        "0 10 1 guest 0 kernel#12/12 a000 0 ffffffff9a000010",
+        "[ksoftirqd/0]/12 clear_page",
+    );
     // One that executes another program has other page tables from then on.
     let at = |ms| Some(HostNs(world::START.0 + ms * world::MS));
-    let executed = Image { cr3: Some(model::Cr3::new(0xe000)), name: "executed".into(), start: at(30), end: None, ..tables.images[5].clone() };
+    let executed = Image {
+        cr3: Some(model::Cr3::new(0xe000)),
+        name: "executed".into(),
+        start: at(30),
+        end: None,
+        ..tables.images[5].clone()
+    };
     tables.images.push(executed);
     check(&tables, "0 20 1 guest 0 kernel#40/40 e000 0 ffffffff9a000010", "executed/40 clear_page");
     check(&tables, "0 40 1 guest 0 user#40/40 a000 f0 400010", "compute/40 compute_a");
     // Idle tasks all have the number 0.
-    check(&tables, "0 10 1 guest 0 kernel@24#0/0 a000 0 ffffffff9a000010", "[ksoftirqd/0]/12 clear_page");
+    check(
+        &tables,
+        "0 10 1 guest 0 kernel@24#0/0 a000 0 ffffffff9a000010",
+        "[ksoftirqd/0]/12 clear_page",
+    );
 }
 
 #[test]

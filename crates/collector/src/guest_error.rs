@@ -139,15 +139,6 @@ impl GuestError {
         Self::NoWay { program: Box::new(program), memory: Box::new(memory) }
     }
 
-    /// Whether no program answered at all.
-    pub(crate) fn is_nothing_there(&self) -> bool {
-        match self {
-            Self::NoChannel | Self::PortTaken | Self::PortLock { .. } => true,
-            Self::Session(error) => !error.is_nonsense(),
-            _ => false,
-        }
-    }
-
     /// Whether it is at work on an answer that did not come in time.
     pub(crate) fn is_late(&self) -> bool {
         match self {

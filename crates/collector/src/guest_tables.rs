@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use api::guest::ModuleSymbols;
-use guest::{MapSpan, Merged, ReportedMap};
+use guest::{MapSpan, Merged, ReportedMap, SampleKey};
 use model::{
     Budget, Clock, Guest, HostNs, Mapping, Module, ModuleId, Note, Owner, SymbolName, Tables, Vm,
     VmId,
@@ -15,7 +15,7 @@ use symbols::{
     Stored,
 };
 
-use crate::guests::{Answer, Answered, Asker, Boot, GuestReport, Silence};
+use crate::guests::{Answer, Answered, Asker, Boot, GuestReport, MEMORY, Silence};
 use crate::resets::{KernelCode, Resets};
 
 /// What the host saw of guests itself.
@@ -225,7 +225,8 @@ fn add(
     span: MapSpan,
 ) -> GuestNames {
     let first = ModuleId::from_index(tables.modules.len());
-    let merged = guest::merge(reported, vm, clock, span, tables);
+    let key = if via == MEMORY { SampleKey::Task } else { SampleKey::PageTables };
+    let merged = guest::merge(reported, vm, clock, span, key, tables);
     tables.vms[vm.index()].guest = Guest::Mapped { via: via.to_owned(), clock };
     let kernel = kernel_names(tables, &merged);
     notes.extend(merged.notes);

@@ -361,14 +361,14 @@ pub(crate) fn via(channel: &Channel) -> &'static str {
 }
 
 /// How the map of a guest without a program came.
-const MEMORY: &str = "memory";
+pub(crate) const MEMORY: &str = "memory";
 
 /// Finds where VMs' memory lies. The first search loads its programs.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryFinder(Mutex<Option<VmFinder>>);
 
 impl MemoryFinder {
-    /// Whether the memory of a VM may be read at all. Loads nothing: most guests with a program need no more.
+    /// Whether the memory of a VM may be read at all. Loads nothing.
     fn check(process: &VmProcess, roots: &Roots) -> Result<(), GuestError> {
         policy::check(&roots.config, process)?;
         if process.began_ticks == 0 { Err(GuestError::VmGone) } else { Ok(()) }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use api::guest::Pace;
 use guest::fuzzing::Here;
-use guest::{CachedMap, Channel, Limits, MapSpan, Session};
+use guest::{CachedMap, Channel, Limits, MapSpan, SampleKey, Session};
 use model::{Clock, Guest, ImageKind, Pid, Tables, Vm, VmId};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -86,7 +86,14 @@ fn print(reported: guest::ReportedMap, clock: Clock, out: &mut impl Write) -> io
     let guest = Guest::Unmapped { reason: String::new() };
     let vm = Vm { name: "vm".into(), pid: Pid(0), started: None, ended: None, guest };
     let mut tables = Tables { vms: vec![vm], ..Tables::default() };
-    let merged = guest::merge(reported, VmId(0), clock, MapSpan::default(), &mut tables);
+    let merged = guest::merge(
+        reported,
+        VmId(0),
+        clock,
+        MapSpan::default(),
+        SampleKey::PageTables,
+        &mut tables,
+    );
     let mut mapped: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for mapping in &tables.mappings {
         mapped.entry(mapping.image).or_default().push(mapping);

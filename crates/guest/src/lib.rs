@@ -35,7 +35,7 @@ pub use frame::FrameError;
 pub use functions::functions;
 pub use known::{CachedMap, MAX_KEPT_BYTES};
 pub use link::{Channel, LinkError, Port};
-pub use merge::{KernelFunctions, MapSpan, Merged, ReportedMap, merge};
+pub use merge::{KernelFunctions, MapSpan, Merged, ReportedMap, SampleKey, merge};
 pub use session::{Limits, LogStart, Session};
 pub use session_error::SessionError;
 pub use trace::printable_output;

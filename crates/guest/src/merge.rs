@@ -93,18 +93,29 @@ pub struct MapSpan {
     pub until: Option<HostNs>,
 }
 
+/// What tells which process a sample of the guest hit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SampleKey {
+    /// Page tables, or the kernel stack of a kernel thread: one process has them at a time.
+    PageTables,
+    /// The task that the guest's kernel says runs: others may have had its page tables at about the same time.
+    Task,
+}
+
 /// Adds what a guest said to the tables, as far as it can be.
 pub fn merge(
     reported: ReportedMap,
     vm: VmId,
     clock: Clock,
     span: MapSpan,
+    key: SampleKey,
     tables: &mut Tables,
 ) -> Merged {
     let ReportedMap { map, functions, invalid_functions } = reported;
     let subject =
         tables.vms.get(vm.index()).map_or_else(|| format!("vm {vm}"), |vm| vm.name.clone());
-    let mut merge = Merge { owner: Owner::Vm(vm), clock, span, tables, left_out: BTreeMap::new() };
+    let mut merge =
+        Merge { owner: Owner::Vm(vm), clock, span, key, tables, left_out: BTreeMap::new() };
     let of_kernel = map.kernel.unwrap_or_default();
     let kernel = merge.kernel(&of_kernel, &map.kernel_release);
     merge.leave_out_many("invalid kernel symbols", invalid_functions);
@@ -123,6 +134,7 @@ struct Merge<'a> {
     owner: Owner,
     clock: Clock,
     span: MapSpan,
+    key: SampleKey,
     tables: &'a mut Tables,
     /// What was left out, and how often.
     left_out: BTreeMap<&'static str, u64>,
@@ -223,7 +235,7 @@ impl Merge<'_> {
                 self.leave_out("processes that end before they start");
                 continue;
             }
-            if !taken.take(cr3, start, end) {
+            if self.key == SampleKey::PageTables && !taken.take(cr3, start, end) {
                 self.leave_out("processes with another's page tables at the same time");
                 continue;
             }
@@ -245,7 +257,9 @@ impl Merge<'_> {
                 continue;
             }
             let is_backwards = matches!((start, end), (Some(start), Some(end)) if end <= start);
-            if is_backwards || !taken.take(thread.stack, start, end) {
+            let mut is_taken =
+                || self.key == SampleKey::PageTables && !taken.take(thread.stack, start, end);
+            if is_backwards || is_taken() {
                 self.leave_out("kernel threads on another's stack at the same time");
                 continue;
             }

@@ -48,7 +48,7 @@ fn add(map: GuestMap) -> (Tables, Merged) {
 fn add_of(span: MapSpan, map: GuestMap) -> (Tables, Merged) {
     let mut tables = tables();
     let clock = Clock { host_minus_guest_ns: 1000, error_ns: 1 };
-    let merged = merge(map.into(), VmId(1), clock, span, &mut tables);
+    let merged = merge(map.into(), VmId(1), clock, span, SampleKey::PageTables, &mut tables);
     (tables, merged)
 }
 
@@ -210,6 +210,19 @@ fn kernel_threads_become_images_with_a_stack() {
             "3 kernel threads without stack or id left out",
         ]
     );
+}
+
+#[test]
+fn tasks_may_have_had_the_same_page_tables() {
+    let images = vec![image(1, 0xa000, None, None), image(2, 0xa000, Some(20), Some(21))];
+    let mut tables = tables();
+    let map = GuestMap { kernel: Some(kernel()), images, ..GuestMap::default() };
+    let clock = Clock { host_minus_guest_ns: 1000, error_ns: 1 };
+    let merged =
+        merge(map.into(), VmId(1), clock, MapSpan::default(), SampleKey::Task, &mut tables);
+    assert_eq!(merged.notes, []);
+    let pids = tables.images.iter().map(|image| image.pid.0);
+    assert_eq!(pids.collect::<Vec<_>>(), [0, 1, 2]);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use api::guest::{GuestImage, GuestMap, GuestThread, ModuleSymbols, Response, VERSION};
-use guest::{CachedMap, MapSpan, fuzzing};
+use guest::{CachedMap, MapSpan, SampleKey, fuzzing};
 use model::{Clock, Guest, Owner, Pid, Tables, Vm, VmId};
 
 mod common;
@@ -62,6 +62,7 @@ fn swallow(bytes: &[u8]) {
                     VmId(1),
                     Clock::default(),
                     MapSpan::default(),
+                    SampleKey::Task,
                     &mut tables,
                 );
                 assert_eq!(tables.vms, before);

@@ -23,7 +23,11 @@ fn requests() -> Vec<Request> {
         Request::WindowEnd,
         Request::Ping { number: 300 },
         Request::CurrentTasks,
-        Request::AddCode(vec![model::GuestCode { pid: 1, comm: *b"sh\0\0\0\0\0\0\0\0\0\0\0\0\0\0", ..model::GuestCode::default() }]),
+        Request::AddCode(vec![model::GuestCode {
+            pid: 1,
+            comm: *b"sh\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+            ..model::GuestCode::default()
+        }]),
     ]
 }
 

@@ -56,8 +56,21 @@ impl TaskOffsets {
         let Self { area_start, area_offset, area_file, .. } = *self;
         let Self { file_path, file_inode, file_pages, task_bytes, .. } = *self;
         [
-            mm, stack, fs_base, pid, comm, start_time, pgd, tree, area_start, area_offset, area_file,
-            file_path, file_inode, file_pages, task_bytes,
+            mm,
+            stack,
+            fs_base,
+            pid,
+            comm,
+            start_time,
+            pgd,
+            tree,
+            area_start,
+            area_offset,
+            area_file,
+            file_path,
+            file_inode,
+            file_pages,
+            task_bytes,
         ]
     }
 }

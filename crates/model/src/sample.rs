@@ -1,6 +1,8 @@
 //! One sampling interrupt.
 
-use crate::{CpuId, Cr3, GuestTask, GuestVirt, HostNs, HostVirt, KernelStack, Pid, StackId, Tid, VcpuId};
+use crate::{
+    CpuId, Cr3, GuestTask, GuestVirt, HostNs, HostVirt, KernelStack, Pid, StackId, Tid, VcpuId,
+};
 
 /// What one sampling interrupt on one physical CPU saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -186,14 +186,18 @@ mod test {
         let (vcpu, code) = decode_code(&record);
         assert_eq!((vcpu, code.pid, code.tid, &code.comm), (14, 15, 16, b"a long name, 16 "));
         let GuestCode { time_ns, cr3, fs_base, stack, start_ns, start, end, offset, .. } = code;
-        assert_eq!([time_ns, cr3, fs_base, stack, start_ns, start, end, offset], [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(
+            [time_ns, cr3, fs_base, stack, start_ns, start, end, offset],
+            [1, 2, 3, 4, 5, 6, 7, 8]
+        );
         let GuestCode { file, mount, dentry, inode, pages, .. } = code;
         assert_eq!([file, mount, dentry, inode, pages], [9, 10, 11, 12, 13]);
     }
 
     #[test]
     fn offsets_behind_a_task_are_refused() {
-        let sound = TaskOffsets { mm: 0x100, comm: 0x200, task_bytes: 0x210, ..TaskOffsets::default() };
+        let sound =
+            TaskOffsets { mm: 0x100, comm: 0x200, task_bytes: 0x210, ..TaskOffsets::default() };
         assert!(is_sound(&sound));
         assert!(!is_sound(&TaskOffsets { comm: 0x201, ..sound }));
         assert!(!is_sound(&TaskOffsets { mm: u32::MAX, ..sound }));

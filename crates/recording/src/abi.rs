@@ -1,8 +1,8 @@
 //! The sampler's record (`struct sample` of `bpf/abi/sample.h`), byte by byte.
 
 use model::{
-    CpuId, Cr3, GuestTask, GuestVirt, HostMode, HostNs, HostVirt, KernelStack, Pid, Sample, StackId, Tid,
-    VcpuId, VcpuSample, VcpuState, WaitCounters,
+    CpuId, Cr3, GuestTask, GuestVirt, HostMode, HostNs, HostVirt, KernelStack, Pid, Sample,
+    StackId, Tid, VcpuId, VcpuSample, VcpuState, WaitCounters,
 };
 
 /// Bytes of one record.
@@ -115,10 +115,8 @@ fn decode_vcpu(record: &[u8; RECORD_SIZE], flags: u8) -> VcpuState {
         fs_base: GuestVirt(u64_at(record, 32)),
         cpl: record[89],
         kernel_stack: KernelStack::of_number(u32_at(record, 92)),
-        task: (flags & TASK_VALID != 0).then(|| GuestTask {
-            pid: Pid(u32_at(record, 96)),
-            tid: Tid(u32_at(record, 100)),
-        }),
+        task: (flags & TASK_VALID != 0)
+            .then(|| GuestTask { pid: Pid(u32_at(record, 96)), tid: Tid(u32_at(record, 100)) }),
         asid: u16::from_le_bytes([record[90], record[91]]),
         exit_reason: u32_at(record, 76),
         exit_info: u32_at(record, 80),

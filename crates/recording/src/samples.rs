@@ -5,8 +5,8 @@
 //! is what encodes well; a reader merges them back in one pass.
 
 use model::{
-    Counter, CpuId, Cr3, GuestTask, GuestVirt, HostMode, HostNs, HostVirt, KernelStack, Pid, Sample, StackId,
-    Tables, Tid, VcpuId, VcpuSample, VcpuState, WaitCounters,
+    Counter, CpuId, Cr3, GuestTask, GuestVirt, HostMode, HostNs, HostVirt, KernelStack, Pid,
+    Sample, StackId, Tables, Tid, VcpuId, VcpuSample, VcpuState, WaitCounters,
 };
 
 use crate::columns::table;

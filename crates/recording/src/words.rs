@@ -9,7 +9,7 @@
 
 const MASK: usize = 2;
 /// Bytes of the largest record.
-const RECORD: usize = 96;
+const RECORD: usize = 104;
 /// Bytes of a packed record at most.
 pub(crate) const PACKED: usize = MASK + RECORD;
 

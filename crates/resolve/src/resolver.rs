@@ -12,8 +12,8 @@
 //! process' CR3, but no other task has its stack.
 
 use model::{
-    Cr3, Guest, GuestTask, HostMode, HostNs, HostVirt, Image, ImageId, ImageKind, KernelStack, ModuleId,
-    Owner, Pid, Sample, StackId, SymbolName, Tables, Tid, VcpuSample, VcpuState, VmId,
+    Cr3, Guest, GuestTask, HostMode, HostNs, HostVirt, Image, ImageId, ImageKind, KernelStack,
+    ModuleId, Owner, Pid, Sample, StackId, SymbolName, Tables, Tid, VcpuSample, VcpuState, VmId,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -1,7 +1,7 @@
 //! What a guest says, writes into its rings, or leaves in a snapshot file.
 
 use api::guest::{FunctionSymbol, GuestMap, HEADER_BYTES, MAGIC, ModuleSymbols, Response, VERSION};
-use guest::{CachedMap, MapSpan, fuzzing};
+use guest::{CachedMap, MapSpan, SampleKey, fuzzing};
 use model::{Clock, Guest, HostNs, Machine, MachineId, Pid, Tables, TraceTables, Vm, VmId};
 use symbols::{Function, FunctionTable};
 use trace_analysis::findings::Findings;
@@ -63,7 +63,14 @@ fn merge(map: &GuestMap) {
     };
     let mut tables = Tables { vms: vec![vm("a"), vm("b")], ..Tables::default() };
     let clock = Clock { host_minus_guest_ns: i64::MAX, error_ns: 7 };
-    let merged = guest::merge(known.into_map().0, VmId(1), clock, MapSpan::default(), &mut tables);
+    let merged = guest::merge(
+        known.into_map().0,
+        VmId(1),
+        clock,
+        MapSpan::default(),
+        SampleKey::Task,
+        &mut tables,
+    );
     assert!(tables.images.iter().all(|image| image.owner == model::Owner::Vm(VmId(1))));
     drop((merged, analysis::Resolver::new(&tables)));
 }

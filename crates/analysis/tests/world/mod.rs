@@ -7,10 +7,10 @@ pub(crate) mod axis;
 use std::collections::BTreeMap;
 
 use model::{
-    BuildId, Clock, CpuId, Cr3, Guest, GuestTask, GuestVirt, Header, HostMode, HostNs, HostVirt, Image,
-    ImageId, ImageKind, KernelStack, Mapping, Module, ModuleId, Note, Owner, Pid, Sample, Stack,
-    StackId, Symbol, SymbolName, Tables, Thread, Tid, Trigger, Vcpu, VcpuId, VcpuSample, VcpuState,
-    Vendor, Vm, VmId,
+    BuildId, Clock, CpuId, Cr3, Guest, GuestTask, GuestVirt, Header, HostMode, HostNs, HostVirt,
+    Image, ImageId, ImageKind, KernelStack, Mapping, Module, ModuleId, Note, Owner, Pid, Sample,
+    Stack, StackId, Symbol, SymbolName, Tables, Thread, Tid, Trigger, Vcpu, VcpuId, VcpuSample,
+    VcpuState, Vendor, Vm, VmId,
 };
 
 pub(crate) const MS: u64 = 1_000_000;

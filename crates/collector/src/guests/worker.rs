@@ -38,9 +38,6 @@ const EARLY_SYMBOLS: Duration = Duration::from_secs(1);
 /// Time limit of a connection and its greeting while sampling. Nothing waits for them.
 const BEGIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// For a guest's program to greet, before its memory is read in its place.
-const PROGRAM_LIMIT: Duration = Duration::from_secs(5);
-
 /// To look for a Linux kernel again in memory that had none: each look doubles it. The guest may still be booting.
 const RETRY_MEMORY_AT_MOST: Duration = Duration::from_secs(600);
 
@@ -223,30 +220,22 @@ impl Worker {
         }
     }
 
-    /// Connects within `limit`, has the guest begin its log and tell its map: its program, if it has one that greets at once;
-    /// else what reads its memory.
+    /// Has the guest's memory be read, or connects to its program within `limit`; then its log begins, and it tells its map.
     fn begin(&mut self, limit: Duration, pace: Pace) -> Result<(), GuestError> {
-        let program = match channel(&self.process) {
-            Ok(program) => {
-                let may_read = MemoryFinder::check(&self.process, &self.roots).is_ok();
-                let first = if may_read { limit.min(PROGRAM_LIMIT) } else { limit };
-                match self.begin_over(&program, first, pace) {
-                    Err(error) if error.is_nothing_there() => error,
-                    begun => return begun,
-                }
-            }
-            Err(error) => error,
-        };
-        let found = self.memory.find(&self.process, &self.roots);
-        let begun = found.and_then(|(memory, slots)| {
-            self.port = None;
-            self.begin_over(&memory, limit, pace)?;
-            self.find_tasks(&slots)?;
-            self.slots = slots;
-            self.session.iter().for_each(Session::lower_priority);
-            Ok(())
-        });
-        begun.map_err(|memory| GuestError::no_way(program, memory))
+        let Err(memory) = self.begin_to_read(limit, pace) else { return Ok(()) };
+        let program = channel(&self.process);
+        let begun = program.and_then(|program| self.begin_over(&program, limit, pace));
+        begun.map_err(|program| GuestError::no_way(program, memory))
+    }
+
+    fn begin_to_read(&mut self, limit: Duration, pace: Pace) -> Result<(), GuestError> {
+        let (memory, slots) = self.memory.find(&self.process, &self.roots)?;
+        self.port = None;
+        self.begin_over(&memory, limit, pace)?;
+        self.find_tasks(&slots)?;
+        self.slots = slots;
+        self.session.iter().for_each(Session::lower_priority);
+        Ok(())
     }
 
     /// Lets samples say which task runs. Without that, page tables and FS base tell, where the host can read them.
@@ -403,16 +392,13 @@ impl Worker {
     fn last_try(&mut self) -> Result<(), GuestError> {
         // One limit for what is waited for before and after sampling.
         let left = self.limits.time.saturating_sub(self.inbox.waited()).max(LAST_TRY_AT_LEAST);
-        let program = match channel(&self.process) {
-            Ok(program) => match self.last_try_over(&program, left) {
-                Err(error) if error.is_nothing_there() => error,
-                done => return done,
-            },
-            Err(error) => error,
+        let memory = self.memory.find(&self.process, &self.roots);
+        let Err(memory) = memory.and_then(|(memory, _)| self.last_try_over(&memory, left)) else {
+            return Ok(());
         };
-        let done = self.memory.find(&self.process, &self.roots);
-        let done = done.and_then(|(memory, _)| self.last_try_over(&memory, left));
-        done.map_err(|memory| GuestError::no_way(program, memory))
+        let program = channel(&self.process);
+        let done = program.and_then(|program| self.last_try_over(&program, left));
+        done.map_err(|program| GuestError::no_way(program, memory))
     }
 
     fn last_try_over(&mut self, channel: &Channel, left: Duration) -> Result<(), GuestError> {

@@ -155,6 +155,7 @@ impl Images {
     /// Adds a task that a sample hit, and what was mapped there.
     pub(crate) fn add_code(&mut self, code: &GuestCode, mapping: Option<GuestMapping>) {
         let cr3 = Cr3::new(code.cr3).base();
+        let end_ns = code.time_ns.saturating_add(1);
         let name = comm(&code.comm);
         if cr3 == 0 {
             // Idle tasks are there from the first look on.
@@ -174,7 +175,7 @@ impl Images {
         }
         if let Some(ended) = self.ended.get_mut(&(code.pid, cr3)) {
             let has_news = add_part(&mut ended.image, thread, mapping);
-            let end_ns = ended.image.end_ns.max(Some(code.time_ns));
+            let end_ns = ended.image.end_ns.max(Some(end_ns));
             ended.is_reported &= !has_news && ended.image.end_ns == end_ns;
             ended.image.end_ns = end_ns;
             return;
@@ -185,7 +186,7 @@ impl Images {
             name: thread.name.clone(),
             cr3,
             start_ns: Some(code.time_ns),
-            end_ns: Some(code.time_ns),
+            end_ns: Some(end_ns),
             threads: vec![thread],
             mappings: mapping.into_iter().collect(),
         };
@@ -249,11 +250,7 @@ impl Images {
         }
     }
 
-    fn add_kernel_thread(
-        &mut self,
-        (tid, name, stack): (u32, String, u64),
-        start_ns: Option<u64>,
-    ) {
+    fn add_kernel_thread(&mut self, (tid, name, stack): (u32, String, u64), start_ns: Option<u64>) {
         if self.kernel_threads.contains_key(&(tid, stack))
             || MAX_OTHERS <= self.kernel_threads.len()
         {
@@ -345,8 +342,7 @@ fn add_part(image: &mut GuestImage, thread: GuestThread, mapping: Option<GuestMa
         image.threads.push(thread);
     }
     let is_covered = |new: &GuestMapping| {
-        let covers =
-            |known: &GuestMapping| known.start <= new.start && new.end <= known.end;
+        let covers = |known: &GuestMapping| known.start <= new.start && new.end <= known.end;
         image.mappings.iter().any(covers)
     };
     let mapping = mapping.filter(|new| !is_covered(new));
@@ -418,13 +414,13 @@ mod test {
         let reported = images.changes(usize::MAX);
         let [image] = &reported[..] else { panic!("{reported:?}") };
         assert_eq!((image.pid, image.name.as_str(), image.cr3), (7, "sh", 0x6000));
-        assert_eq!((image.start_ns, image.end_ns), (Some(150), Some(160)));
+        assert_eq!((image.start_ns, image.end_ns), (Some(150), Some(161)));
         assert_eq!(image.mappings, [mapping(0x40_0000, 3), mapping(0x50_0000, 4)]);
         // Known by now, and then more of it.
         images.add_code(&code(7, 0x7001, 155, name), Some(mapping(0x40_0000, 3)));
         assert_eq!(changes(&mut images), []);
         images.add_code(&code(7, 0x7001, 170, name), None);
-        assert_eq!(changes(&mut images), [(7, 0x6000, Some(150), Some(170))]);
+        assert_eq!(changes(&mut images), [(7, 0x6000, Some(150), Some(171))]);
         // A look finds it: it goes on under its number.
         see(&mut images, 200, &[process(1, 5, 0x1000), process(7, 140, 0x6000)]);
         let again = images.changes(usize::MAX);

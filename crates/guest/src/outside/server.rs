@@ -1,7 +1,8 @@
 //! Answers the host about a guest whose memory it has.
 
 use api::guest::{
-    GuestMap, GuestMapping, MAX_ANSWER_BYTES, MAX_LOW_PACE_BYTES, ModuleSymbols, Pace, Request, Response, VERSION,
+    GuestMap, GuestMapping, MAX_ANSWER_BYTES, MAX_LOW_PACE_BYTES, ModuleSymbols, Pace, Request,
+    Response, VERSION,
 };
 use linux::tasks::Process;
 use model::GuestCode;

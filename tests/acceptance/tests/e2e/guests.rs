@@ -1,9 +1,12 @@
 //! Real guests on the virtual KVM host: who ran, by name, and nothing lost.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use acceptance::{Report, in_testbed, report, root, run, text, vmscope};
+use model::{Owner, Sample, VcpuSample, VcpuState};
+use recording::Recording;
 use serde_json::Value;
 
 /// Points by which a share may be off: three standard errors of a share `p` of `n` samples, at least
@@ -18,9 +21,15 @@ fn of_vm<'a>(name: &'a str) -> impl Fn(&Value) -> bool + 'a {
 
 pub(crate) fn three_guests_are_distinguished_down_to_their_functions() {
     let folder = tempfile::tempdir().unwrap();
-    let ran = in_testbed("demo", folder.path(), "vmscope record -o rec --duration 25").unwrap();
+    // Their programs are queried where the host may not read their memory.
+    let script = "set -e
+        vmscope record -o memory --duration 15
+        mkdir -p /etc/vmscope && echo '*' >/etc/vmscope/no-guest-memory
+        vmscope record -o rec --duration 25";
+    let ran = in_testbed("channels", folder.path(), script).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let recording = folder.path().join("rec");
+    memory_and_programs_agree(&folder.path().join("memory"), &recording);
     let unified = report(&recording, &["--limit", "100000"]).unwrap();
 
     assert_eq!(unified.counter("samples_dropped"), 0);
@@ -50,12 +59,45 @@ fn functions_of_all_kinds_have_names(unified: &Report) {
     }
 }
 
+/// What runs all the time has the same share of its VM, whichever way its name came.
+fn memory_and_programs_agree(memory: &Path, programs: &Path) {
+    let reports = [memory, programs].map(|it| report(it, &["--limit", "100000"]).unwrap());
+    let ways = reports.each_ref().map(|report| {
+        let vms = report.0["recording"]["vms"].as_array().unwrap().iter();
+        vms.filter_map(|vm| vm["map_via"].as_str().map(str::to_owned)).collect::<Vec<_>>()
+    });
+    assert_eq!(ways[0], ["memory"; 3]);
+    assert_eq!(ways[1], ["vsock", "vsock", "virtio-serial"]);
+    let mut compared = 0;
+    for vm in ["web", "db"] {
+        let of = of_vm(vm);
+        let [by_memory, by_programs] = reports.each_ref().map(|report| {
+            let all = report.sum(&of) as f64;
+            let mut shares: BTreeMap<(String, String), f64> = BTreeMap::new();
+            for row in report.rows().iter().filter(|row| of(row)) {
+                let place = (text(row, "process").to_owned(), text(row, "function").to_owned());
+                let samples = row["samples"].as_u64().unwrap() as f64;
+                *shares.entry(place).or_default() += 100.0 * samples / all;
+            }
+            shares
+        });
+        for (place, share) in by_programs.iter().filter(|(_, share)| 3.0 <= **share) {
+            let read = by_memory.get(place).copied().unwrap_or(0.0);
+            eprintln!("{vm} {place:?}: {read:.1} % by memory, {share:.1} % by its program");
+            let limit = (share / 4.0).max(4.0);
+            assert!((read - share).abs() <= limit, "{vm} {place:?}: {read:.1}, {share:.1}");
+            compared += 1;
+        }
+    }
+    assert!(4 <= compared, "{compared}");
+}
+
 /// Nothing of ours is in these guests, and no device leads to them: their memory has the names.
 pub(crate) fn nothing_is_installed_in_guests_that_have_names() {
     let folder = tempfile::tempdir().unwrap();
     let script =
         "vmscope record -o rec --duration 20 && cp /var/log/vmscope/guest-memory.log audit";
-    let ran = in_testbed("nothing-installed", folder.path(), script).unwrap();
+    let ran = in_testbed("demo", folder.path(), script).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let recording = folder.path().join("rec");
     let unified = report(&recording, &["--limit", "100000"]).unwrap();
@@ -70,6 +112,8 @@ pub(crate) fn nothing_is_installed_in_guests_that_have_names() {
         eprintln!("{vm}: {unknown} of {all} samples of guests without a function");
         assert!(unknown * 100 <= all, "{vm}: {unknown} of {all} samples without a function");
     }
+    short_lived_processes_have_names(&unified);
+    tasks_have_their_page_tables(&recording);
     shares_are_80_to_20(&unified);
     let audit = std::fs::read_to_string(folder.path().join("audit")).unwrap();
     for vm in ["web", "db", "ci"] {
@@ -78,6 +122,40 @@ pub(crate) fn nothing_is_installed_in_guests_that_have_names() {
         let read = events.iter().filter_map(|line| line["bytes"].as_u64()).sum::<u64>();
         assert!(events[0]["event"] == "begin" && 0 < read, "{vm}: {events:?}");
     }
+}
+
+/// Who runs was read from the guest's memory; page tables come from the vCPU. In user code the two are one process.
+fn tasks_have_their_page_tables(recording: &Path) {
+    let recording = Recording::open(recording).unwrap();
+    let tables = &recording.tables;
+    let images =
+        tables.images.iter().filter_map(|image| Some(((image.owner, image.pid), image.cr3?)));
+    let mut known: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    images.for_each(|(task, cr3)| drop(known.entry(task).or_default().insert(cr3)));
+    let (mut seen, mut without, mut wrong) = (0_u64, 0_u64, 0_u64);
+    let mut look = |vcpu: &VcpuSample| {
+        let (3, Some(cr3)) = (vcpu.cpl, vcpu.cr3) else { return };
+        seen += 1;
+        let Some(task) = vcpu.task else {
+            without += 1;
+            return;
+        };
+        let owner = Owner::Vm(tables.vcpus[vcpu.vcpu.index()].vm);
+        let known = known.get(&(owner, task.pid));
+        wrong += u64::from(known.is_some_and(|known| !known.contains(&cr3)));
+    };
+    let see = &mut |samples: &[Sample]| {
+        for sample in samples {
+            if let VcpuState::Guest(vcpu) = &sample.vcpu {
+                look(vcpu);
+            }
+        }
+    };
+    recording.for_each_batch(see).unwrap();
+    eprintln!(
+        "{seen} samples of guests' user code, {without} without a task, {wrong} with another one's page tables"
+    );
+    assert!(0 < seen && without * 100 <= seen && wrong == 0);
 }
 
 /// Each lived 300 ms of CPU time: none of their samples may lack an owner.
