@@ -23,7 +23,7 @@ mod worker;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel as pipe, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -365,9 +365,43 @@ pub(crate) const MEMORY: &str = "memory";
 
 /// Finds where VMs' memory lies. The first search loads its programs.
 #[derive(Debug, Default)]
-pub(crate) struct MemoryFinder(Mutex<Option<VmFinder>>);
+pub(crate) struct MemoryFinder {
+    finder: Mutex<Option<VmFinder>>,
+    /// Kernels that are searched for now, by the user of the VM.
+    searches: Mutex<BTreeMap<u32, usize>>,
+    search_ended: Condvar,
+}
+
+/// The right to search one VM's memory.
+#[derive(Debug)]
+pub(crate) struct Search<'f> {
+    finder: &'f MemoryFinder,
+    user: u32,
+}
+
+impl Drop for Search<'_> {
+    fn drop(&mut self) {
+        let mut searches = self.finder.searches.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = searches.get_mut(&self.user) {
+            *running = running.saturating_sub(1);
+        }
+        self.finder.search_ended.notify_all();
+    }
+}
 
 impl MemoryFinder {
+    /// Waits until few enough of this user's VMs are searched: a search takes a CPU for a while, and a user may run many VMs.
+    pub(crate) fn wait_for_turn(&self, user: u32) -> Search<'_> {
+        let most = std::thread::available_parallelism().map_or(2, |cpus| cpus.get().max(2));
+        let searches = self.searches.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = |searches: &mut BTreeMap<u32, usize>| {
+            searches.get(&user).is_some_and(|running| most <= *running)
+        };
+        let waited = self.search_ended.wait_while(searches, is_full);
+        *waited.unwrap_or_else(PoisonError::into_inner).entry(user).or_default() += 1;
+        Search { finder: self, user }
+    }
+
     /// Whether the memory of a VM may be read at all. Loads nothing.
     fn check(process: &VmProcess, roots: &Roots) -> Result<(), GuestError> {
         policy::check(&roots.config, process)?;
@@ -381,7 +415,7 @@ impl MemoryFinder {
         roots: &Roots,
     ) -> Result<(Channel, Vec<MemorySlot>), GuestError> {
         Self::check(process, roots)?;
-        let mut finder = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut finder = self.finder.lock().unwrap_or_else(PoisonError::into_inner);
         let finder = match &mut *finder {
             Some(finder) => finder,
             none => none.insert(VmFinder::load()?),
@@ -405,6 +439,7 @@ impl MemoryFinder {
             uuid: process.uuid.clone(),
             user: process.user,
             process: vm.pid,
+            began_ticks: process.began_ticks,
             slots: vm.slots.iter().map(slot).collect(),
         }));
         Ok((channel, vm.slots))

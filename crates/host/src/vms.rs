@@ -236,6 +236,12 @@ fn string(text: &str) -> Option<(String, &str)> {
     None
 }
 
+/// Whether this process is still the one that began then: process ids are used again.
+#[must_use]
+pub fn is_still(proc: &Path, process: u32, began_ticks: u64) -> bool {
+    crate::tasks::began_ticks(&proc.join(process.to_string())) == began_ticks
+}
+
 #[cfg(test)]
 mod test {
     use super::*;

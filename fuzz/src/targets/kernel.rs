@@ -1,9 +1,12 @@
 //! What a guest's memory says, as its host reads it.
 
 use linux::elf::{Bytes, Headers, ReadAt, for_each_function};
+use linux::kernel::Kernel;
+use linux::memory::{PhysicalMemory, PhysicalRange};
 use linux::page_cache::{CachedFile, PageCache};
-use linux::{files, mappings, page_cache};
-use model::GuestVirt;
+use linux::vmcoreinfo::{KERNEL_MAP, KallsymsSymbols};
+use linux::{files, kallsyms, mappings, page_cache};
+use model::{GuestPhys, GuestVirt};
 
 use super::inside::{BASE, Memory, seed_programs};
 use super::{MIB, Numbers, Target};
@@ -15,6 +18,16 @@ pub(super) fn targets() -> Vec<Target> {
         target("kernel-files", files, || vec![seed_file()]),
         target("kernel-page-cache", page_cache, || vec![seed_page_cache()]),
         Target { budget: 256 * MIB, ..target("kernel-elf", elf, seed_holed) },
+        Target { budget: 256 * MIB, ..target("kernel-symbols", symbols, || vec![seed_symbols()]) },
+        Target {
+            words: &[
+                b"OSRELEASE=",
+                b"SYMBOL(init_top_pgt)=",
+                b"NUMBER(phys_base)=",
+                b"KERNELOFFSET=",
+            ],
+            ..target("kernel-search", search, || vec![seed_memory()])
+        },
     ]
 }
 
@@ -59,6 +72,84 @@ fn seed_mappings() -> Vec<u8> {
     for (at, word) in [(0, 0x1000), (8, 0x3000), (0x10, BASE), (0x20, 5), (0x30, BASE + 0x300)] {
         put(0x200 + at, word);
     }
+    bytes
+}
+
+/// Where the tables of symbols are.
+const SYMBOLS: KallsymsSymbols = KallsymsSymbols {
+    num_syms: Some(GuestVirt(BASE)),
+    names: Some(GuestVirt(BASE + 0x10)),
+    token_table: Some(GuestVirt(BASE + 0x100)),
+    token_index: Some(GuestVirt(BASE + 0x300)),
+    offsets: Some(GuestVirt(BASE + 0x500)),
+    relative_base: Some(GuestVirt(BASE + 0x600)),
+    addresses: None,
+};
+
+fn symbols(bytes: &[u8]) {
+    let memory = Memory(bytes);
+    let absolute = KallsymsSymbols { addresses: SYMBOLS.offsets, offsets: None, ..SYMBOLS };
+    let own = KallsymsSymbols { relative_base: None, ..SYMBOLS };
+    for tables in [SYMBOLS, absolute, own] {
+        let Some(found) = kallsyms::decode(&memory, &tables, None) else { continue };
+        assert_eq!(found.iter().count(), found.len());
+        assert!(found.address("_stext").is_some());
+    }
+}
+
+/// `_stext` and another function; each byte of a name stands for itself.
+fn seed_symbols() -> Vec<u8> {
+    let mut bytes = vec![0; 0x700];
+    let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
+    put(0, &2_u32.to_le_bytes());
+    put(0x10, b"\x07T_stext\x06tother");
+    for token in 0..=255_u8 {
+        let at = usize::from(token) * 2;
+        put(0x100 + at, &[if token.is_ascii_graphic() { token } else { b'?' }, 0]);
+        put(0x300 + at, &(u16::from(token) * 2).to_le_bytes());
+    }
+    put(0x500, &[0, 0, 0, 0, 0x40, 0, 0, 0]);
+    put(0x600, &(KERNEL_MAP + 0x100_0000).to_le_bytes());
+    bytes
+}
+
+/// A VM's memory from address 0 on.
+struct Ram<'a> {
+    bytes: &'a [u8],
+    range: PhysicalRange,
+}
+
+impl PhysicalMemory for Ram<'_> {
+    fn read(&self, address: GuestPhys, buffer: &mut [u8]) -> Option<()> {
+        let start = usize::try_from(address.0).ok()?;
+        buffer.copy_from_slice(self.bytes.get(start..start.checked_add(buffer.len())?)?);
+        Some(())
+    }
+
+    fn ranges(&self) -> &[PhysicalRange] {
+        std::slice::from_ref(&self.range)
+    }
+}
+
+/// Searches for a kernel, with and without page tables that a vCPU had.
+fn search(bytes: &[u8]) {
+    let mut input = Numbers(bytes);
+    let hint = input.u64();
+    let range = PhysicalRange { start: GuestPhys(0), bytes: input.0.len() as u64 };
+    let memory = Ram { bytes: input.0, range };
+    for hints in [&[][..], &[hint]] {
+        if let Ok(kernel) = Kernel::find(&memory, hints) {
+            let _ = kernel.is_same_boot(&memory);
+        }
+    }
+}
+
+fn seed_memory() -> Vec<u8> {
+    let mut bytes = vec![0; 8 + 4 * PAGE];
+    let notes = b"OSRELEASE=6.1.0-13-amd64\nPAGESIZE=4096\nSYMBOL(init_uts_ns)=ffffffff82001000\n\
+        SYMBOL(swapper_pg_dir)=ffffffff82002000\nNUMBER(phys_base)=0\nKERNELOFFSET=0\n";
+    bytes[8 + PAGE..][..notes.len()].copy_from_slice(notes);
+    bytes[..8].copy_from_slice(&(2 * PAGE as u64).to_le_bytes());
     bytes
 }
 

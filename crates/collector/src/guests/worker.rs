@@ -229,6 +229,8 @@ impl Worker {
     }
 
     fn begin_to_read(&mut self, limit: Duration, pace: Pace) -> Result<(), GuestError> {
+        let finder = Arc::clone(&self.memory);
+        let _turn = finder.wait_for_turn(self.process.user);
         let (memory, slots) = self.memory.find(&self.process, &self.roots)?;
         self.port = None;
         self.begin_over(&memory, limit, pace)?;

@@ -16,6 +16,11 @@ use super::GuestMemory;
 /// The log, in the folder of logs.
 pub const FILE_NAME: &str = "guest-memory.log";
 
+/// The log before, of which a full one takes the place.
+const OLD_FILE_NAME: &str = "guest-memory.log.1";
+/// A log is full at so many bytes: some 30,000 sessions.
+const MAX_LOG_BYTES: u64 = 16 << 20;
+
 /// What is read of a guest, whatever it is read for.
 const CLASSES: [&str; 5] = [
     "kernel symbols and types",
@@ -101,12 +106,20 @@ fn write(guest: &GuestMemory, line: &Line<'_>) -> io::Result<()> {
 
 fn open(folder: &Path) -> io::Result<File> {
     DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+    let path = folder.join(FILE_NAME);
+    if std::fs::symlink_metadata(&path).is_ok_and(|log| MAX_LOG_BYTES <= log.len()) {
+        // Another program may have done it just now.
+        match std::fs::rename(&path, folder.join(OLD_FILE_NAME)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
     OpenOptions::new()
         .append(true)
         .create(true)
         .mode(0o640)
         .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(folder.join(FILE_NAME))
+        .open(path)
 }
 
 #[cfg(test)]
@@ -126,6 +139,7 @@ mod test {
             uuid: None,
             user: 64055,
             process: Pid(4711),
+            began_ticks: 0,
             slots: Vec::new(),
         };
         begin(&guest).unwrap();
@@ -150,6 +164,7 @@ mod test {
             uuid: Some("6e1c3a4e-9a51-4a0c-8d0e-0d6a4f6f1b7c".into()),
             user: 64055,
             process: Pid(4711),
+            began_ticks: 0,
             slots: Vec::new(),
         };
         let fixed = |line| Line {
@@ -170,6 +185,19 @@ mod test {
             std::fs::write(&path, &text).unwrap();
         }
         assert_eq!(text, std::fs::read_to_string(&path).unwrap(), "UPDATE=1 rewrites it");
+    }
+
+    #[test]
+    fn a_full_log_is_kept_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = || std::fs::metadata(folder.path().join(FILE_NAME)).unwrap().len();
+        open(folder.path()).unwrap().set_len(MAX_LOG_BYTES - 1).unwrap();
+        open(folder.path()).unwrap().write_all(b"\n").unwrap();
+        assert_eq!(log(), MAX_LOG_BYTES);
+        open(folder.path()).unwrap();
+        assert_eq!(log(), 0);
+        let old = std::fs::metadata(folder.path().join(OLD_FILE_NAME)).unwrap();
+        assert_eq!(old.len(), MAX_LOG_BYTES);
     }
 
     #[test]

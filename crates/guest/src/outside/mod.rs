@@ -55,6 +55,8 @@ pub struct GuestMemory {
     pub user: u32,
     /// Its process.
     pub process: Pid,
+    /// When that began, in the kernel's clock ticks since the host booted.
+    pub began_ticks: u64,
     pub slots: Vec<MemorySlot>,
 }
 
@@ -95,16 +97,32 @@ impl Drop for MemoryChild {
 pub(crate) fn start(guest: &GuestMemory) -> Result<(MemoryChild, UnixStream), LinkError> {
     let folder = guest.proc.join(guest.process.0.to_string());
     let [memory, pagemap] = [open(&folder, "mem")?, open(&folder, "pagemap")?];
+    // What is open now is this process' if the process is still there.
+    if !host::vms::is_still(&guest.proc, guest.process.0, guest.began_ticks) {
+        return Err(LinkError::Connect(Errno::SRCH));
+    }
     audit::begin(guest).map_err(|error| {
         let path = guest.logs.join(AUDIT_LOG);
         LinkError::NotStarted(format!("failed to write the audit log {}: {error}", path.display()))
     })?;
+    let started = start_child(guest, [&memory, &pagemap]);
+    if started.is_err() {
+        // It was possible just now.
+        let _ = audit::end(guest, None);
+    }
+    started
+}
+
+fn start_child(
+    guest: &GuestMemory,
+    files: [&File; 2],
+) -> Result<(MemoryChild, UnixStream), LinkError> {
     let not_started = |error: sandbox::Failure| LinkError::NotStarted(error.to_string());
     let allowed = Allowance { memory_bytes: MAX_CHILD_BYTES, cpu_seconds: MAX_CHILD_CPU_SECONDS };
     let partners = Partners::new::<MemoryReader>(allowed).map_err(not_started)?;
     let mut child = partners.start().map_err(not_started)?;
     let slots = postcard::to_stdvec(&guest.slots).unwrap_or_default();
-    child.send(&slots, &[&memory, &pagemap]).map_err(not_started)?;
+    child.send(&slots, &files).map_err(not_started)?;
     let stream = child.socket().map_err(|error| LinkError::NotStarted(error.to_string()))?;
     Ok((MemoryChild { child, _partners: partners, guest: guest.clone() }, stream))
 }

@@ -131,7 +131,9 @@ fn tasks_have_their_page_tables(recording: &Path) {
     let images =
         tables.images.iter().filter_map(|image| Some(((image.owner, image.pid), image.cr3?)));
     let mut known: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
-    images.for_each(|(task, cr3)| drop(known.entry(task).or_default().insert(cr3)));
+    for (task, cr3) in images {
+        known.entry(task).or_default().insert(cr3);
+    }
     let (mut seen, mut without, mut wrong) = (0_u64, 0_u64, 0_u64);
     let mut look = |vcpu: &VcpuSample| {
         let (3, Some(cr3)) = (vcpu.cpl, vcpu.cr3) else { return };
