@@ -18,7 +18,7 @@ fn of_vm<'a>(name: &'a str) -> impl Fn(&Value) -> bool + 'a {
 
 pub(crate) fn three_guests_are_distinguished_down_to_their_functions() {
     let folder = tempfile::tempdir().unwrap();
-    let ran = in_testbed("demo", folder.path(), "vmscope record -o rec --duration 25").unwrap();
+    let ran = in_testbed("demo", folder.path(), "vmscope record -o rec --duration 15").unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let recording = folder.path().join("rec");
     let unified = report(&recording, &["--limit", "100000"]).unwrap();
@@ -54,7 +54,7 @@ fn functions_of_all_kinds_have_names(unified: &Report) {
 pub(crate) fn nothing_is_installed_in_guests_that_have_names() {
     let folder = tempfile::tempdir().unwrap();
     let script =
-        "vmscope record -o rec --duration 20 && cp /var/log/vmscope/guest-memory.log audit";
+        "vmscope record -o rec --duration 12 && cp /var/log/vmscope/guest-memory.log audit";
     let ran = in_testbed("nothing-installed", folder.path(), script).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let recording = folder.path().join("rec");

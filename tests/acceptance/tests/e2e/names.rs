@@ -1,0 +1,102 @@
+//! Processes of a host and of a guest that call themselves what vmscope calls others. The kernel's own account of their CPU
+//! time is the witness.
+
+use std::path::Path;
+
+use acceptance::{report, text};
+use serde_json::Value;
+
+use super::axis::{ONE_CPU, requested};
+
+/// `vhost-` is followed by the process of VM a.
+const NAMES: [&str; 6] = ["[idle]", "[unknown]", "[kvm]", "VM web", "vhost-", "kvm-vcpu:0"];
+
+/// Each computes: on the VMs' CPU, and in VM a.
+pub(super) fn script() -> String {
+    let names = NAMES.map(|name| format!("\"{name}\"")).join(" ").replace("vhost-", "vhost-$vm");
+    format!(
+        "vm=$(pgrep -f '^[^ ]*qemu.*-name a,')
+        for name in {names}; do
+            cp $(command -v compute) \"$name\"
+            taskset 1 \"./$name\" >/dev/null 2>&1 &
+            echo $! >>processes
+        done
+        vmscope testbed exec a -- sh -c \"cd /tmp; for name in {in_guest}; do \
+            cp /usr/local/bin/compute \\\"\\$name\\\"; ./\\\"\\$name\\\" >/dev/null 2>&1 & echo \\$! >>pids; done\"
+        cat >witness.sh <<'END'
+        ran() {{ for process in $(cat processes); do cat /proc/$process/comm; cut -d ' ' -f 1 /proc/$process/schedstat; done; }}
+        ran >before
+        sleep 10
+        ran >after
+END
+        vmscope record -o rec --offcpu-source switches -- sh witness.sh
+        kill $(cat processes)
+        vmscope testbed exec a -- sh -c 'kill $(cat /tmp/pids)'
+        for name in {names}; do rm \"$name\"; done",
+        in_guest = names.replace('"', "'"),
+    )
+}
+
+/// The name of each process on the host, and for how long it ran, ns.
+fn witness(folder: &Path) -> Vec<(String, f64)> {
+    let read = |name: &str| -> Vec<(String, f64)> {
+        let text = std::fs::read_to_string(folder.join(name)).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        lines.chunks(2).map(|pair| (pair[0].to_owned(), pair[1].parse().unwrap())).collect()
+    };
+    let ran = read("before").into_iter().zip(read("after"));
+    ran.map(|((name, before), (_, after))| (name, after - before)).collect()
+}
+
+pub(crate) fn look_alike_names_change_no_thief() {
+    let files = ONE_CPU.succeeded("look_alike_names_change_no_thief").files;
+    let recording = files.join("rec");
+    let processes = witness(&files);
+    assert_eq!(processes.len(), NAMES.len());
+    let vms = super::hostile::vms(&recording);
+    assert_eq!(vms.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
+    for vm in ["a", "b"] {
+        thieves_are_known(&vms[vm], &processes);
+    }
+    let findings = requested("explain", &recording, &["a"])["findings"].clone();
+    let causes = findings.as_array().unwrap().iter().map(|finding| text(finding, "cause"));
+    let causes: Vec<&str> = causes.collect();
+    assert!(causes.iter().any(|cause| cause.starts_with("host process ")), "{causes:?}");
+    assert!(!causes.iter().any(|cause| cause.starts_with("VM web")), "{causes:?}");
+    let arguments = ["--view", "guest", "--vm", "a", "--by", "process", "--limit", "0"];
+    let in_guest = report(&recording, &arguments).unwrap();
+    for name in NAMES {
+        let is_meant =
+            |row: &Value| text(row, "side") == "guest" && text(row, "process").starts_with(name);
+        assert!(0 < in_guest.sum(is_meant), "{name} in the guest: {:?}", in_guest.rows());
+    }
+}
+
+/// A VM that always wants the CPU waits while others have it: each has stolen what the kernel says it ran.
+fn thieves_are_known(vm: &Value, processes: &[(String, f64)]) {
+    let thieves = vm["time"]["thieves"].as_array().unwrap();
+    let ns = |is_meant: &dyn Fn(&Value) -> bool| -> f64 {
+        let meant = thieves.iter().filter(|thief| is_meant(thief));
+        meant.map(|thief| thief["ns"].as_f64().unwrap()).sum()
+    };
+    for (name, ran) in processes {
+        let begins = format!("{name} (");
+        let stolen = ns(&|thief| {
+            text(thief, "kind") == "process" && text(thief, "name").starts_with(&begins)
+        });
+        eprintln!(
+            "{}: {name} took {:.3} s, ran {:.3} s",
+            text(vm, "name"),
+            stolen / 1e9,
+            ran / 1e9
+        );
+        assert!((stolen - ran).abs() < ran * 0.15, "{name} took {stolen} ns, ran {ran}: {vm}");
+    }
+    let wall = vm["time"]["wall_ns"].as_f64().unwrap();
+    for kind in ["idle", "unknown", "vhost"] {
+        assert!(ns(&|thief| text(thief, "kind") == kind) < wall * 0.02, "{kind}: {vm}");
+    }
+    let other_vms =
+        ns(&|thief| text(thief, "kind") == "vcpu" && !["a", "b", "c"].contains(&text(thief, "vm")));
+    assert_eq!(other_vms, 0.0, "{vm}");
+}
