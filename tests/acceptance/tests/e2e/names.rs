@@ -67,10 +67,13 @@ pub(crate) fn look_alike_names_change_no_thief() {
         thieves_are_known(&vms[vm], &processes);
     }
     let findings = requested("explain", &recording, &["a"])["findings"].clone();
-    let causes = findings.as_array().unwrap().iter().map(|finding| text(finding, "cause"));
-    let causes: Vec<&str> = causes.collect();
-    assert!(causes.iter().any(|cause| cause.starts_with("host process ")), "{causes:?}");
-    assert!(!causes.iter().any(|cause| cause.starts_with("VM web")), "{causes:?}");
+    let findings = findings.as_array().unwrap();
+    assert!(!findings.is_empty(), "a lost most of its time");
+    for finding in findings {
+        // A host process of this name may be the cause.
+        let cause = text(finding, "cause").replace("host process VM web", "");
+        assert!(!cause.contains("VM web"), "{finding}");
+    }
     let arguments = ["--view", "guest", "--vm", "a", "--by", "process", "--limit", "0"];
     let in_guest = report(&files.join("guest"), &arguments).unwrap();
     for name in NAMES {
