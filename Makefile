@@ -14,6 +14,8 @@ BUILD_GUEST := CARGO_PROFILE_DEV_DEBUG=false CARGO_PROFILE_DEV_STRIP=debuginfo \
                cargo build --locked -p vmscope-guest --target $(MUSL)
 # Experiments are compiled by who runs them.
 TESTED := --locked --workspace --exclude experiments
+# With an example, cargo takes in what tests need, too: the libraries are those that the tests have, not built again.
+PROGRAMS := cargo build $(TESTED) --bins --example hostile_names
 E2E = cargo test $(TESTED) --test e2e -- --tier
 STEP := .ci/step
 # Programs that the server talks to in tests.
@@ -40,7 +42,7 @@ PROFILE := release
 PROFILE_DIR := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
-.PHONY: ui test-ui bench-ui steps-ui ui-tools packages fleet-demo fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
+.PHONY: ui test-ui test-built-ui bench-ui steps-ui ui-tools packages fleet-demo fuzz fuzz-all mutants help demo test test-all smoke steps-test steps-test-all steps-smoke check build-tests e2e bench bench-trace \
         experiments s3 s3-server otel spark ten-million odd-queries overhead programs boot build build-host deps
 
 help:
@@ -70,7 +72,7 @@ demo: build-host
 	$(VMSCOPE) demo -o $(TARGET_DIR)/demo
 
 fleet-demo: build-host
-	cargo build $(TESTED) --bins
+	$(PROGRAMS)
 	deploy/fleet-demo $(TARGET_DIR)/debug $(TARGET_DIR)/fleet-demo
 
 # Each ends with a table of what took how long.
@@ -82,14 +84,14 @@ steps-ui:
 	@$(STEP) 'build: web page' $(MAKE) --no-print-directory ui
 
 steps-test: steps-ui build-tests check
-	@$(STEP) 'web page' $(MAKE) --no-print-directory test-ui QUICK=1
+	@$(STEP) 'web page' $(MAKE) --no-print-directory test-built-ui QUICK=1
 	@$(STEP) 'end-to-end tests' $(E2E) main
 
 steps-test-all: steps-ui build-tests check
 	@$(STEP) 'end-to-end tests' $(E2E) all
 	@$(STEP) 'lints of the experiments' cargo clippy --locked --workspace --all-targets -- -D warnings
 	@$(STEP) 'exact figures' $(MAKE) --no-print-directory experiments ONLY='S0.2 S0.4 S0.5 S0.6 S0.7 exits quota'
-	@$(STEP) 'web page' $(MAKE) --no-print-directory test-ui
+	@$(STEP) 'web page' $(MAKE) --no-print-directory test-built-ui
 	@$(STEP) 'S3 service' $(MAKE) --no-print-directory s3
 	@$(STEP) 'OpenTelemetry collector' $(MAKE) --no-print-directory otel
 	@$(STEP) 'fuzzing' $(MAKE) --no-print-directory fuzz-all SECONDS=60
@@ -104,12 +106,12 @@ check:
 	@$(STEP) 'format' cargo fmt --check
 	@$(STEP) 'lints' cargo clippy $(TESTED) --all-targets -- -D warnings
 	@$(STEP) 'boot image, unit tests' $(MAKE) --no-print-directory -C boot test TARGET_DIR=$(abspath $(TARGET_DIR))
-	@$(STEP) 'unit tests' cargo test $(TESTED) --lib --bins --tests -- --nocapture
+	@$(STEP) 'unit tests' .ci/beside "cargo test $(TESTED) --test '[a-c]*' -- --nocapture" \
+		"cargo test $(TESTED) --lib --bins --test '[!a-c]*' -- --nocapture"
 
 build-tests: deps
 	@$(STEP) 'build: programs and tests (packages beside it)' .ci/beside '$(INSTALL)' \
-		'cargo test $(TESTED) --lib --bins --tests --no-run && \
-		cargo build $(TESTED) --bins'
+		'cargo test $(TESTED) --lib --bins --tests --no-run && $(PROGRAMS)'
 	@$(STEP) 'build: guest command' env $(BUILD_GUEST)
 	@$(STEP) 'build: boot image' $(MAKE) --no-print-directory boot
 
@@ -191,10 +193,13 @@ ui: ui-tools
 	npm --prefix ui run -s build
 
 # Types, functions, and the page in Chromium with a server that has real windows.
-test-ui: ui
+test-ui: ui test-built-ui
+
+# Building the page again would build the server again.
+test-built-ui:
 	npm --prefix ui run -s lint
 	npm --prefix ui run -s unit
-	cargo build $(TESTED) --bins --example hostile_names
+	$(PROGRAMS)
 	@.ci/deps $(MUSL) chromium fonts-dejavu-core
 	cd ui && VMSCOPE_PROGRAMS=$(abspath $(TARGET_DIR))/debug npx playwright test $(if $(QUICK),--grep @quick) $(ONLY)
 

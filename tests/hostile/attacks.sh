@@ -1,6 +1,6 @@
 # Runs on the virtual host as root, beside guests `a` and `b` on CPU 0. Attackers have an unprivileged user id, on CPU 1. Each recording is
-# measured: `NAME.cost` has exit code, peak memory, CPU time and time. See attack.c. `alone` has the attacks to try one by one,
-# `others` whether there are more.
+# measured: `NAME.cost` has exit code, peak memory, CPU time and time. See attack.c. `together` has attacks to try at once, beside
+# all names; `alone` those to try one by one, as names are then, and much else.
 set -eu
 gcc -O1 -pthread -o attack attack.c
 modprobe fuse
@@ -26,6 +26,9 @@ recorded() {
     # shellcheck disable=SC2086
     kill -KILL $attackers 2>/dev/null || true
     wait
+    for guest in a b; do
+        pgrep -f "^[^ ]*qemu.*-name $guest," >/dev/null || echo "guest $guest is gone" >&2
+    done
     attackers=""
     umount -l $place.mount 2>/dev/null || true
     rm -rf $place/* /tmp/perf-*.map
@@ -33,37 +36,41 @@ recorded() {
 record() { recorded "$1" vmscope record -o "$1" --duration 4; }
 attackers=""
 
+# What calls itself KVM's, a VM, or its vhost; and a port that leads to b's.
+name_files() { early; attack files $place -name a; }
+name_fuse() {
+    mkdir $place.mount
+    early
+    "$PWD/attack" fuse $place.mount -name b 2>>attackers.err &
+    attackers="$attackers $!"
+}
+name_hand() { early; attack hand -name evil; }
+name_vhost() { attack_on 1 vhost "$(pgrep -f 'qemu.*-name a')"; }
+name_port() {
+    ln -s /run/testbed/guests/b.agent $place/port
+    early
+    attack asleep -name port -chardev socket,id=c,path=$place/port,server=on \
+        -device virtserialport,chardev=c,name=org.vmscope.guest.0
+}
+
 everything="fifos truncate symbols notes forks execs locks perfmap"
 record quiet
+for what in $together; do attack $what $place; done
+[ -z "$together" ] || record files
 for what in $alone; do
     attack $what $place
     record $what
 done
-
-# What calls itself KVM's, a VM, or its vhost; and a port that leads to b's.
-early
-attack files $place -name a
-record names-files
-mkdir $place.mount
-early
-"$PWD/attack" fuse $place.mount -name b 2>>attackers.err &
-attackers="$attackers $!"
-record names-fuse
-early
-attack hand -name evil
-record names-hand
-attack_on 1 vhost "$(pgrep -f 'qemu.*-name a')"
-record names-vhost
-ln -s /run/testbed/guests/b.agent $place/port
-early
-attack asleep -name port -chardev socket,id=c,path=$place/port,server=on \
-    -device virtserialport,chardev=c,name=org.vmscope.guest.0
-record names-port
+for name in files fuse hand vhost port; do
+    name_$name
+    [ -z "$alone" ] || record names-$name
+done
+[ -n "$alone" ] || record names
 mkdir /run/target
 attack links $place links /run/target
 recorded links vmscope record -o $place/links --duration 3
 ls -A /run/target >links.made
-if [ -z "$others" ]; then exit 0; fi
+if [ -z "$alone" ]; then exit 0; fi
 
 attack crowd $place 400
 until [ "$(find $place -type s | wc -l)" = 400 ]; do sleep 1; done

@@ -26,7 +26,7 @@ fn each_kind_of_fault_is_found_in_three_windows_with_its_cause() {
 
 #[test]
 fn a_quiet_day_of_a_fleet_has_at_most_one_finding() {
-    let findings = trial::run(&mut Fleet::new(1, 50, 3..=6), 0..1440);
+    let findings = trial::run(&mut Fleet::new(1, 25, 3..=6), 0..1440);
     assert!(findings.len() <= 1, "{findings:?}");
 }
 

@@ -173,14 +173,21 @@ pub(crate) fn prepare(
 
 /// `vmscope`, and those of the programs it starts that lie beside it.
 fn copy_programs(vmscope: &Path, bin: &Path) -> Result<(), Error> {
-    copy(vmscope, &bin.join("vmscope"))?;
+    copy_program(vmscope, &bin.join("vmscope"))?;
     for name in ["vmscope-lab", "vmscope-layout"] {
         let program = vmscope.with_file_name(name);
         if program.is_file() {
-            copy(&program, &bin.join(name))?;
+            copy_program(&program, &bin.join(name))?;
         }
     }
     Ok(())
+}
+
+/// Without what only debuggers read, three quarters of a program: the virtual host takes programs to its memory.
+fn copy_program(from: &Path, to: &Path) -> Result<(), Error> {
+    let strip = Command::new("strip").arg("-g").arg("-o").args([to, from]).output();
+    // Without binutils it stays as it is.
+    if strip.is_ok_and(|output| output.status.success()) { Ok(()) } else { copy(from, to) }
 }
 
 /// The second host: without a command of its own it is there until the first one's ends.

@@ -64,6 +64,18 @@ pub struct Section {
     pub files: Vec<String>,
 }
 
+/// Conditions of a file whose measurement is repeated: only the load is another one.
+fn renewed(known: &str, measured: &str) -> String {
+    let is_load = |part: &&str| part.starts_with("load ");
+    let measured = measured.split(", ").filter(|part| !part.is_empty());
+    let kept = known.split(", ").filter(|part| !part.is_empty() && !is_load(part));
+    let (load, others): (Vec<&str>, Vec<&str>) = measured.partition(is_load);
+    let mut parts: Vec<&str> = kept.collect();
+    let new = others.into_iter().filter(|part| !known.split(", ").any(|known| known == *part));
+    parts.extend(new.chain(load).collect::<Vec<_>>());
+    parts.join(", ")
+}
+
 /// The checked-in file of an experiment.
 #[must_use]
 pub fn checked_in(name: &str) -> PathBuf {
@@ -109,8 +121,8 @@ impl Figures {
         text
     }
 
-    /// Writes a new measurement to `target/figures/NAME.toml`, with today's date and the title and texts of the
-    /// checked-in one.
+    /// Writes a new measurement to `target/figures/NAME.toml`, with today's date and the title, texts and conditions of the
+    /// checked-in one; but the load is the new one's.
     ///
     /// # Errors
     /// If files can't be read or written.
@@ -124,8 +136,9 @@ impl Figures {
             Self::default()
         };
         let date = DateTime::<Utc>::from(SystemTime::now()).date_naive().to_string();
+        let conditions = renewed(&known.conditions, &self.conditions);
         let Self { title, about, below, .. } = known;
-        let figures = Self { title, about, below, date, ..self };
+        let figures = Self { title, about, below, date, conditions, ..self };
         let target = std::env::var_os("CARGO_TARGET_DIR");
         let folder = target.map_or(root().join("target"), PathBuf::from).join("figures");
         std::fs::create_dir_all(&folder)
@@ -293,6 +306,15 @@ mod test {
         let text = table().to_toml();
         assert_eq!(Figures::parse(&text).unwrap(), table(), "{text}");
         assert!(Figures::parse(&text.replace(", \"\"]", "]")).is_err(), "a row lacks a cell");
+    }
+
+    #[test]
+    fn a_repeated_measurement_keeps_its_conditions_but_the_load() {
+        assert_eq!(renewed("", "load 2 at the beginning"), "load 2 at the beginning");
+        assert_eq!(renewed("virtual hosts, load 5", "load 2"), "virtual hosts, load 2");
+        assert_eq!(renewed("virtual host, 4 nodes", ""), "virtual host, 4 nodes");
+        assert_eq!(renewed("", "deterministic host"), "deterministic host");
+        assert_eq!(renewed("emulation", "emulation, load 1"), "emulation, load 1");
     }
 
     fn page_of(index: &str) -> String {

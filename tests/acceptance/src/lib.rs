@@ -7,6 +7,7 @@
 pub mod boot;
 pub mod figures;
 pub mod fleet;
+pub mod shared;
 pub mod storm;
 pub mod trace;
 
@@ -85,19 +86,21 @@ pub fn in_testbed_within(
 ) -> anyhow::Result<Ran> {
     loop {
         let ran = run_once(limit_s, scenario, files, script)?;
-        match emulator_crash(&ran.stderr) {
-            Some(crash) if retries().len() < MAX_RETRIES => {
-                RETRIES
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(format!("{scenario}: {crash}"));
-            }
-            _ => return Ok(ran),
+        if !crash_to_repeat(scenario, &ran.stderr) {
+            return Ok(ran);
         }
         if files.exists() {
             std::fs::remove_dir_all(files).context("failed to remove the files of a run")?;
         }
     }
+}
+
+/// Whether a run is to be repeated, which is noted.
+fn crash_to_repeat(scenario: &str, stderr: &str) -> bool {
+    let crash = emulator_crash(stderr).filter(|_| retries().len() < MAX_RETRIES);
+    let Some(crash) = crash else { return false };
+    RETRIES.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{scenario}: {crash}"));
+    true
 }
 
 /// The line in which the testbed reports the end of a machine, if it is one that the emulator crashed.

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use acceptance::{Report, as_unit, in_testbed, report, text};
 use serde_json::Value;
 
+use super::together::ONE_GUEST;
+
 /// Runs an agent, kills it within a window, and runs another one to its end.
 const SCRIPT: &str = "set -e
     vmscope agent --check agent.toml 2>/dev/null && exit 1
@@ -158,16 +160,17 @@ impl Window {
     }
 }
 
+pub(super) fn windows() -> String {
+    format!("AS_UNIT='{}'\n{SCRIPT}", as_unit("vmscope-agent.service"))
+}
+
 pub(crate) fn windows_follow_one_another_and_a_kill_costs_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = format!("AS_UNIT='{}'\n{SCRIPT}", as_unit("vmscope-agent.service"));
-    let ran = in_testbed("one-guest", folder.path(), &script).unwrap();
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let files = ONE_GUEST.succeeded("windows_follow_one_another_and_a_kill_costs_one").files;
     let lines = |name: &str| -> Vec<String> {
-        let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
+        let text = std::fs::read_to_string(files.join(name)).unwrap();
         text.lines().map(str::to_owned).collect()
     };
-    let count = |name: &str| count(folder.path(), name);
+    let count = |name: &str| count(&files, name);
     for name in [
         "vmscope_agent_guest_map_cpu_seconds{vm=\"a\"}",
         "vmscope_agent_cpu_seconds_total",
@@ -181,7 +184,7 @@ pub(crate) fn windows_follow_one_another_and_a_kill_costs_one() {
     assert_eq!(count("vmscope_agent_windows_total{outcome=\"lost\"}"), 0.0);
     assert_eq!(lines("after"), Vec::<String>::new(), "nothing is left unfinished");
 
-    let windows = Window::all(folder.path());
+    let windows = Window::all(&files);
     let (before, left) = (lines("before").len(), lines("left").len());
     eprintln!("{before} windows, {left} left by the kill, {} in all", windows.len());
     // The one under way, and those that were not finished, which takes its time where all is emulated.

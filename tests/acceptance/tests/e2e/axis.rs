@@ -2,10 +2,32 @@
 //! VMs and databases takes long: `make experiments ONLY=S0.7-vms`.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use acceptance::shared::{Part, SharedHost};
 use acceptance::{in_testbed, report, run, text};
 use serde_json::Value;
+
+use super::{names, quota};
+
+/// Three VMs on one CPU, two of them busy. The parts end VMs from the third on.
+pub(crate) static ONE_CPU: SharedHost = SharedHost::new(
+    "quota-shared",
+    &[
+        Part { test: "a_quota_that_siblings_use_up_throttles_them_all", script: quota::shared },
+        Part { test: "three_vms_of_one_cpu_are_each_others_thieves", script: three_busy },
+        Part { test: "look_alike_names_change_no_thief", script: names::script },
+        Part { test: "a_stopped_vm_is_paused_and_loses_nothing", script: steps },
+        Part { test: "two_recorders_and_top_agree_on_a_quota", script: two_recorders },
+        Part { test: "a_quota_throttles_as_long_as_its_queue_is", script: quota::alone },
+        Part { test: "time_in_kvm_is_not_the_guests", script: cpuid },
+    ],
+);
+
+/// Unless an earlier part has.
+pub(crate) const END_B_AND_C: &str = "
+    for vm in b c; do vmscope testbed end $vm || true; done
+";
 
 pub(crate) fn requested(command: &str, recording: &Path, arguments: &[&str]) -> Value {
     let path = recording.to_str().unwrap();
@@ -32,13 +54,17 @@ pub(crate) fn adds_up(time: &Value) {
     assert_eq!(list(time, "reasons").1, time["steal_vmm_ns"].as_u64().unwrap(), "{time}");
 }
 
+fn three_busy() -> String {
+    "vmscope testbed exec c -- sh -c 'compute >/dev/null 2>&1 &'
+    vmscope record -o rec --offcpu-source switches --exits --duration 10
+    vmscope top --once --format json >top.json
+    vmscope testbed exec c -- killall compute"
+        .to_owned()
+}
+
 pub(crate) fn three_vms_of_one_cpu_are_each_others_thieves() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = "vmscope record -o rec --offcpu-source switches --exits --duration 15 &&
-        vmscope top --once --format json >top.json";
-    let ran = in_testbed("three-vms-one-pcpu", folder.path(), script).unwrap();
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let recording = folder.path().join("rec");
+    let files = ONE_CPU.succeeded("three_vms_of_one_cpu_are_each_others_thieves").files;
+    let recording = files.join("rec");
     for edges in ["samples", "switches"] {
         let steal = requested("steal", &recording, &["--offcpu-source", edges]);
         let vms = steal["vms"].as_array().unwrap();
@@ -62,7 +88,7 @@ pub(crate) fn three_vms_of_one_cpu_are_each_others_thieves() {
     let correct = requested("correct", &recording, &["--vm", "a", "--process", "compute"]);
     let of = |field: &str| correct["correction"][field].as_u64().unwrap();
     assert!(0 < of("corrected_ns") && of("corrected_ns") < of("apparent_ns"), "{correct}");
-    live_pictures_add_up(&folder.path().join("top.json"));
+    live_pictures_add_up(&files.join("top.json"));
 }
 
 fn live_pictures_add_up(file: &Path) {
@@ -81,13 +107,18 @@ fn live_pictures_add_up(file: &Path) {
 
 /// A guest that does nothing but CPUID has next to no time of its own. What samples give it all the same came while KVM was
 /// about to enter it; by the rule that perf uses it was 63 %.
-pub(crate) fn time_in_kvm_is_not_the_guests() {
-    let folder = tempfile::tempdir().unwrap();
+fn cpuid() -> String {
     // A period that is no multiple of the host's tick.
-    let script = "vmscope record -o rec --period 1.3ms --duration 10";
-    let ran = in_testbed("exits-cpuid", folder.path(), script).unwrap();
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let steal = requested("steal", &folder.path().join("rec"), &[]);
+    format!(
+        "{END_B_AND_C}
+        vmscope testbed exec a -- sh -c 'killall compute; exits cpuid >/dev/null 2>&1 &'
+        vmscope record -o rec --period 1.3ms --duration 10"
+    )
+}
+
+pub(crate) fn time_in_kvm_is_not_the_guests() {
+    let files = ONE_CPU.succeeded("time_in_kvm_is_not_the_guests").files;
+    let steal = requested("steal", &files.join("rec"), &[]);
     let time = &steal["vms"][0]["time"];
     adds_up(time);
     let (guest, vmm) = (time["guest_ns"].as_u64().unwrap(), list(time, "reasons").1);
@@ -99,10 +130,14 @@ pub(crate) fn time_in_kvm_is_not_the_guests() {
 
 const S: u64 = 1_000_000_000;
 
-/// A VM whose administrator stops it for 5 s, beside one that goes on (`scenarios/pause.toml`).
+/// The scenario's.
+fn steps() -> String {
+    STEPS.to_owned()
+}
+
+/// A VM whose administrator stops it for 5 s, beside two that go on.
 pub(crate) fn a_stopped_vm_is_paused_and_loses_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let recording = record_steps("pause", folder.path());
+    let recording = ONE_CPU.succeeded("a_stopped_vm_is_paused_and_loses_nothing").files.join("rec");
     check_pause(&recording, 4 * S..7 * S);
     let correct = requested("correct", &recording, &["--vm", "a", "--process", "compute"]);
     assert!(3 * S < correct["paused_ns"].as_u64().unwrap(), "{correct}");
@@ -111,7 +146,9 @@ pub(crate) fn a_stopped_vm_is_paused_and_loses_nothing() {
 /// The same of a VM that a debugger stops twice (`scenarios/debugger.toml`). The debugger's own clock is the witness.
 pub(crate) fn a_vm_in_a_debugger_is_paused_and_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let recording = record_steps("debugger", folder.path());
+    let ran = in_testbed("debugger", folder.path(), STEPS).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let recording = folder.path().join("rec");
     let said = std::fs::read_to_string(folder.path().join("pauses.txt")).unwrap();
     let us: Vec<u64> = said.lines().map(|line| line.replace('.', "").parse().unwrap()).collect();
     let [first, go_on, second, detach] = us[..] else { panic!("{said}") };
@@ -121,14 +158,10 @@ pub(crate) fn a_vm_in_a_debugger_is_paused_and_loses_nothing() {
     check_pause(&recording, paused / 10 * 8..paused + S / 10);
 }
 
-fn record_steps(scenario: &str, folder: &Path) -> PathBuf {
-    let script = "vmscope record -o rec --offcpu-source switches --exits -- vmscope testbed steps";
-    let ran = in_testbed(scenario, folder, script).unwrap();
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    folder.join("rec")
-}
+const STEPS: &str =
+    "vmscope record -o rec --offcpu-source switches --exits -- vmscope testbed steps";
 
-/// VM `a` was paused for so long, and VM `b` never.
+/// VM `a` was paused for so long, and the others never.
 fn check_pause(recording: &Path, pause: Range<u64>) {
     for edges in ["samples", "switches"] {
         let steal = requested("steal", recording, &["--offcpu-source", edges]);
@@ -148,20 +181,28 @@ fn check_pause(recording: &Path, pause: Range<u64>) {
 }
 
 /// Two recorders at once, both asking the guests, and `top` after them: they tell the same of a VM with a quota beside a busy
-/// one, and the quota is no theft (`scenarios/quota-neighbour.toml`).
+/// one, and the quota is no theft.
+fn two_recorders() -> String {
+    "vmscope testbed end c
+    group=/sys/fs/cgroup/limited
+    echo +cpu >/sys/fs/cgroup/cgroup.subtree_control
+    mkdir $group
+    echo '30000 100000' >$group/cpu.max
+    pgrep -f '^[^ ]*qemu.*-name a,' >$group/cgroup.procs
+    vmscope record -o first --offcpu-source switches --duration 20 &
+    first=$!
+    vmscope record -o second --offcpu-source switches --duration 20 &
+    second=$!
+    wait $first
+    wait $second
+    vmscope top --once --interval 8 --format json >top.json
+    echo max >$group/cpu.max"
+        .to_owned()
+}
+
 pub(crate) fn two_recorders_and_top_agree_on_a_quota() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = "set -e
-        vmscope record -o first --offcpu-source switches --duration 25 &
-        first=$!
-        vmscope record -o second --offcpu-source switches --duration 25 &
-        second=$!
-        wait $first
-        wait $second
-        vmscope top --once --interval 8 --format json >top.json";
-    let ran = in_testbed("quota-neighbour", folder.path(), script).unwrap();
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let steal = ["first", "second"].map(|name| requested("steal", &folder.path().join(name), &[]));
+    let files = ONE_CPU.succeeded("two_recorders_and_top_agree_on_a_quota").files;
+    let steal = ["first", "second"].map(|name| requested("steal", &files.join(name), &[]));
     let times = steal.each_ref().map(|steal| time_of(steal, "a"));
     times.iter().for_each(adds_up);
     let share = |time: &Value, account: &str| {
@@ -174,15 +215,15 @@ pub(crate) fn two_recorders_and_top_agree_on_a_quota() {
     }
     assert!(0.2 < share(&times[0], "throttled_ns"), "{}", times[0]);
     for name in ["first", "second"] {
-        let unified = report(&folder.path().join(name), &["--limit", "100000"]).unwrap();
+        let unified = report(&files.join(name), &["--limit", "100000"]).unwrap();
         assert_eq!(unified.counter("samples_dropped"), 0, "{name}");
-        for vm in ["a", "web"] {
+        for vm in ["a", "b"] {
             let named = unified
                 .sum(|row| text(row, "vm") == vm && text(row, "function").starts_with("compute_"));
             assert!(0 < named, "{name}: {vm} has no names");
         }
     }
-    let top = std::fs::read_to_string(folder.path().join("top.json")).unwrap();
+    let top = std::fs::read_to_string(files.join("top.json")).unwrap();
     let top: Value = serde_json::from_str(&top).unwrap();
     let vcpu =
         top["vcpus"].as_array().unwrap().iter().find(|vcpu| text(vcpu, "vm") == "a").unwrap();

@@ -23,9 +23,9 @@ pub(crate) fn three_guests_are_distinguished_down_to_their_functions() {
     let folder = tempfile::tempdir().unwrap();
     // Their programs are queried where the host may not read their memory.
     let script = "set -e
-        vmscope record -o memory --duration 15
+        vmscope record -o memory --duration 10
         mkdir -p /etc/vmscope && echo '*' >/etc/vmscope/no-guest-memory
-        vmscope record -o rec --duration 25";
+        vmscope record -o rec --duration 15";
     let ran = in_testbed("channels", folder.path(), script).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let recording = folder.path().join("rec");
@@ -96,7 +96,7 @@ fn memory_and_programs_agree(memory: &Path, programs: &Path) {
 pub(crate) fn nothing_is_installed_in_guests_that_have_names() {
     let folder = tempfile::tempdir().unwrap();
     let script =
-        "vmscope record -o rec --duration 20 && cp /var/log/vmscope/guest-memory.log audit";
+        "vmscope record -o rec --duration 12 && cp /var/log/vmscope/guest-memory.log audit";
     let ran = in_testbed("demo", folder.path(), script).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let recording = folder.path().join("rec");

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use acceptance::{in_testbed_within, report, run, text};
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// Twenty-one recorders, one after the other.
 const TIME_LIMIT_S: u32 = 2400;
@@ -39,11 +40,22 @@ fn samples_of(guest: &str, recording: &Path) -> (u64, u64) {
 
 pub(crate) fn an_unprivileged_user_spoils_no_row_of_others() {
     let everything = "fifos truncate symbols notes forks execs locks perfmap";
-    none_spoils_the_rows_of_others(everything, "yes", 21);
+    let folder = none_spoils_the_rows_of_others("", everything, 21);
+    let names = |recording: &str| names(&folder.path().join(recording));
+    for recording in ["quiet", "names-files", "names-fuse", "names-vhost"] {
+        assert_eq!(names(recording), ["a", "b"], "{recording}");
+    }
+    assert_eq!(names("names-hand"), ["a", "b", "evil"]);
+    assert_eq!(names("names-port"), ["a", "b", "port"]);
+    one_users_guests_are_limited(folder.path());
+    names_make_no_vhost(&folder.path().join("names-vhost"));
 }
 
+/// All names at once: only what is KVM's is a VM, whatever files are named.
 pub(crate) fn files_and_names_leave_the_rows_of_others_alone() {
-    none_spoils_the_rows_of_others("fifos truncate", "", 9);
+    let folder = none_spoils_the_rows_of_others("fifos truncate", "", 4);
+    assert_eq!(names(&folder.path().join("names")), ["a", "b", "evil", "port"]);
+    names_make_no_vhost(&folder.path().join("names"));
 }
 
 /// The VMs of a recording, with all that `steal` says of them.
@@ -55,19 +67,13 @@ pub(crate) fn vms(recording: &Path) -> BTreeMap<String, Value> {
     vms.map(|vm| (text(vm, "name").to_owned(), vm.clone())).collect()
 }
 
-/// Only what is KVM's is a VM, whatever files are named.
-fn only_vms_are_vms(folder: &Path) {
-    let names = |recording: &str| vms(&folder.join(recording)).into_keys().collect::<Vec<_>>();
-    for recording in ["quiet", "names-files", "names-fuse", "names-vhost"] {
-        assert_eq!(names(recording), ["a", "b"], "{recording}");
-    }
-    assert_eq!(names("names-hand"), ["a", "b", "evil"]);
-    assert_eq!(names("names-port"), ["a", "b", "port"]);
+fn names(recording: &Path) -> Vec<String> {
+    vms(recording).into_keys().collect()
 }
 
 /// A process that calls itself the vhost thread of VM a is a process.
-fn names_make_no_vhost(folder: &Path) {
-    let vms = vms(&folder.join("names-vhost"));
+fn names_make_no_vhost(recording: &Path) {
+    let vms = vms(recording);
     let thieves = |vm: &str| vms[vm]["time"]["thieves"].as_array().unwrap().clone();
     let of = |kind: &str| -> u64 {
         let thieves = ["a", "b"].map(thieves).concat();
@@ -93,12 +99,12 @@ fn one_users_guests_are_limited(folder: &Path) {
     assert_eq!(crowd.0["counters"]["guests_not_queried"], 400 - 256, "{}", crowd.0["counters"]);
 }
 
-/// Every recorder ends by itself, takes bounded memory, and has the right rows for the guests that do not attack. `alone`:
-/// these attacks, one by one, and those by names. `others`: not empty for the rest.
-fn none_spoils_the_rows_of_others(alone: &str, others: &str, recorders: usize) {
+/// Every recorder ends by itself, takes bounded memory, and has the right rows for the guests that do not attack. `together`:
+/// these attacks at once, and all names. `alone`: these attacks, names, and much else, one by one. Returns what recorders left.
+fn none_spoils_the_rows_of_others(together: &str, alone: &str, recorders: usize) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
-        "cat >attack.c <<'END_OF_C'\n{}\nEND_OF_C\nalone='{alone}'\nothers='{others}'\n{}",
+        "cat >attack.c <<'END_OF_C'\n{}\nEND_OF_C\ntogether='{together}'\nalone='{alone}'\n{}",
         include_str!("../../../hostile/attack.c"),
         include_str!("../../../hostile/attacks.sh"),
     );
@@ -137,9 +143,5 @@ fn none_spoils_the_rows_of_others(alone: &str, others: &str, recorders: usize) {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    only_vms_are_vms(folder.path());
-    if !others.is_empty() {
-        one_users_guests_are_limited(folder.path());
-    }
-    names_make_no_vhost(folder.path());
+    folder
 }

@@ -24,6 +24,7 @@ mod kernel_threads;
 mod lab;
 mod layout;
 mod migrate;
+mod names;
 mod packages;
 mod quota;
 mod refusals;
@@ -37,7 +38,7 @@ use std::panic::catch_unwind;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use acceptance::retries;
+use acceptance::{retries, shared};
 use clap::{Parser, ValueEnum};
 
 /// Which make target runs a test.
@@ -79,6 +80,7 @@ const TESTS: &[Test] = tests! {
     Main agent::windows_follow_one_another_and_a_kill_costs_one,
     Main fleet::windows_reach_the_server_and_say_who_took_whose_time,
     Main axis::three_vms_of_one_cpu_are_each_others_thieves,
+    Main names::look_alike_names_change_no_thief,
     Main axis::time_in_kvm_is_not_the_guests,
     Main axis::two_recorders_and_top_agree_on_a_quota,
     Main quota::a_quota_that_siblings_use_up_throttles_them_all,
@@ -158,14 +160,25 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let args = Args::parse();
-    let mut finished = Vec::new();
-    for test in TESTS.iter().filter(|test| args.selects(test)) {
-        eprintln!("\n== {}", test.name);
-        let start = Instant::now();
-        let passed = catch_unwind(test.run).is_ok();
-        finished.push(Finished { name: test.name, took: start.elapsed(), passed });
-    }
+    let tests: Vec<&Test> = TESTS.iter().filter(|test| args.selects(test)).collect();
+    shared::select(tests.iter().map(|test| test.name.to_owned()).collect());
+    let finished: Vec<Finished> = tests.into_iter().map(Finished::run).collect();
+    shared::remove_files();
     summary(&finished)
+}
+
+impl Finished {
+    /// A test's part in a shared boot is its own time, whichever test booted the host.
+    fn run(test: &Test) -> Self {
+        eprintln!("\n== {}", test.name);
+        let (start, boots) = (Instant::now(), shared::times().len());
+        let passed = catch_unwind(test.run).is_ok();
+        let booted: Duration = shared::times()[boots..].iter().map(|times| times.all).sum();
+        let parts = shared::times().into_iter().flat_map(|times| times.parts);
+        let of_test = parts.filter(|(part, _)| test.name.rsplit("::").next() == Some(part));
+        let took = start.elapsed() - booted + of_test.map(|(_, took)| took).sum();
+        Self { name: test.name, took, passed }
+    }
 }
 
 fn summary(finished: &[Finished]) -> ExitCode {
@@ -174,6 +187,11 @@ fn summary(finished: &[Finished]) -> ExitCode {
     for test in finished {
         let verdict = if test.passed { "ok" } else { "FAILED" };
         eprintln!("{:7.1} s  {verdict:6}  {}", test.took.as_secs_f64(), test.name);
+    }
+    for times in shared::times() {
+        let parts: Duration = times.parts.iter().map(|(_, took)| *took).sum();
+        let boot_s = times.all.saturating_sub(parts).as_secs_f64();
+        eprintln!("{boot_s:7.1} s  boot    {}, for {} tests", times.scenario, times.parts.len());
     }
     eprintln!("runs repeated after a crash of the emulator: {}", retries().len());
     for retry in retries() {

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use acceptance::{in_testbed, run, text};
+use acceptance::{run, text};
 use serde_json::Value;
+
+use super::axis::ONE_CPU;
 
 /// Records beside the witness. All VMs' CPU is CPU 0, so only its queue of the group is throttled.
 const RECORD: &str = r#"
@@ -28,10 +30,14 @@ const RECORD: &str = r#"
     done
     echo 1 >tracing_on
     cd - >/dev/null
-    vmscope record -o rec --offcpu-source switches --duration 30
+    vmscope record -o rec --offcpu-source switches --duration 15
     echo 0 >$tracing/tracing_on
     cat $tracing/trace >witness.txt
     cat $tracing/per_cpu/cpu*/stats | grep overrun >lost.txt
+    echo 0 >$tracing/events/enable
+    echo >$tracing/kprobe_events
+    echo >$tracing/trace
+    echo max >$group/cpu.max
 "#;
 
 /// A vCPU's thread in the witness' words, ns.
@@ -199,29 +205,36 @@ fn requested(folder: &Path, arguments: &[&str]) -> Value {
 
 /// Three VMs under one quota, two of which use it up: the third is held back as long as its queue was, no longer, and
 /// `explain` names who used the quota up.
-pub(crate) fn a_quota_that_siblings_use_up_throttles_them_all() {
-    let folder = tempfile::tempdir().unwrap();
-    let share = "
-        group=/sys/fs/cgroup/shared
+pub(super) fn shared() -> String {
+    [THREADS, &quota("all", "60000"), RECORD].concat()
+}
+
+/// All VMs that are there share a quota, µs of each 100 ms.
+pub(super) fn quota(group: &str, us: &str) -> String {
+    format!(
+        "
+        group=/sys/fs/cgroup/{group}
         echo +cpu >/sys/fs/cgroup/cgroup.subtree_control
         mkdir $group
-        echo '60000 100000' >$group/cpu.max
-        while read -r tid _; do echo $tid >$group/cgroup.procs; done <threads.txt";
-    let script = ["set -e", THREADS, share, RECORD].concat();
-    let ran = in_testbed("quota-shared", folder.path(), &script).unwrap();
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let reported = check(folder.path(), "shared");
+        echo '{us} 100000' >$group/cpu.max
+        for vm in $(pgrep -f '^[^ ]*qemu.*-name [abc],'); do echo $vm >$group/cgroup.procs; done"
+    )
+}
+
+pub(crate) fn a_quota_that_siblings_use_up_throttles_them_all() {
+    let files = ONE_CPU.succeeded("a_quota_that_siblings_use_up_throttles_them_all").files;
+    let reported = check(&files, "shared");
     let second = 1_000_000_000;
     assert!(reported.values().all(|vm| second < vm.throttled), "{reported:?}");
-    let findings = requested(folder.path(), &["explain", "c"]).to_string();
+    let findings = requested(&files, &["explain", "c"]).to_string();
     assert!(findings.contains("of the same quota VM "), "{findings}");
 }
 
 /// A VM alone on its CPU, with half of it as its quota.
+pub(super) fn alone() -> String {
+    [super::axis::END_B_AND_C, THREADS, &quota("alone", "50000"), RECORD].concat()
+}
+
 pub(crate) fn a_quota_throttles_as_long_as_its_queue_is() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = ["set -e", THREADS, RECORD].concat();
-    let ran = in_testbed("throttled", folder.path(), &script).unwrap();
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    check(folder.path(), "alone");
+    check(&ONE_CPU.succeeded("a_quota_throttles_as_long_as_its_queue_is").files, "alone");
 }

@@ -3,16 +3,30 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use acceptance::{in_testbed, root, vmscope};
+use acceptance::shared::{Part, SharedHost};
+use acceptance::{root, vmscope};
 use serde_json::Value;
 
+use super::agent;
+
+pub(crate) static ONE_GUEST: SharedHost = SharedHost::new(
+    "one-guest",
+    &[
+        Part { test: "samples_and_a_trace_of_one_moment_lie_on_one_time_axis", script: bursts },
+        Part { test: "windows_follow_one_another_and_a_kill_costs_one", script: agent::windows },
+    ],
+);
+
 /// A CPU busy and idle in turns, so that two time axes that differ would be seen to; the guest has the other.
-const BURSTS: &str = "burst() { i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done; }
+fn bursts() -> String {
+    "burst() { i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done; }
     (while :; do burst; sleep 0.3; done) &
     bursts=$!
     vmscope record -o rec -- vmscope trace record -o trace --duration 6
     vmscope record --trace -o both --duration 4
-    kill $bursts";
+    kill $bursts"
+        .to_owned()
+}
 
 fn export(folder: &Path, arguments: &[&str]) -> Output {
     let mut vmscope = Command::new(vmscope().unwrap());
@@ -26,32 +40,29 @@ fn manifest(folder: &Path, file: &str) -> Value {
 }
 
 pub(crate) fn samples_and_a_trace_of_one_moment_lie_on_one_time_axis() {
-    let folder = tempfile::tempdir().unwrap();
-    let ran = in_testbed("one-guest", folder.path(), &format!("set -e\n{BURSTS}")).unwrap();
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-
-    let recording = manifest(folder.path(), "rec/recording.json");
+    let files = ONE_GUEST.succeeded("samples_and_a_trace_of_one_moment_lie_on_one_time_axis").files;
+    let recording = manifest(&files, "rec/recording.json");
     for (name, count) in recording["counters"].as_object().unwrap() {
         assert!(!name.contains("dropped") || count == 0, "{name}: {count}");
     }
     let report = Command::new(vmscope().unwrap())
         .args(["trace", "report", "trace", "--format", "json"])
-        .current_dir(folder.path())
+        .current_dir(&files)
         .output()
         .unwrap();
     let report: Value = serde_json::from_slice(&report.stdout).unwrap();
     assert_eq!(report["machine"]["lost"], serde_json::json!([]), "{}", report["machine"]);
 
-    let exported = export(folder.path(), &["rec", "--format", "perfetto", "-o", "both.perfetto"]);
+    let exported = export(&files, &["rec", "--format", "perfetto", "-o", "both.perfetto"]);
     assert!(exported.status.success(), "{}", String::from_utf8_lossy(&exported.stderr));
     let interop = Command::new(root().join("tests/interop/run.sh"))
         .arg("together")
-        .arg(folder.path().join("both.perfetto"))
+        .arg(files.join("both.perfetto"))
         .status()
         .unwrap();
     assert!(interop.success());
-    others_are_refused(folder.path(), recording);
-    one_command_records_both(folder.path());
+    others_are_refused(&files, recording);
+    one_command_records_both(&files);
 }
 
 /// The samples lie within the trace, and both reports read the one folder.

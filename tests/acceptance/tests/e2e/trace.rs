@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use acceptance::shared::{Part, SharedHost};
 use acceptance::trace::{Life, check_sums, lives, percent_off, report, timehist};
-use acceptance::{Ran, in_testbed, root, run, text, vmscope};
+use acceptance::{in_testbed, root, run, text, vmscope};
 use serde_json::Value;
 
 /// The host's empty disk, as a file system at /disk.
@@ -37,11 +38,14 @@ const BUSY: &str = "
     wait
 ";
 
-fn traced(scenario: &str, files: &Path, script: &str) -> Ran {
-    let ran = in_testbed(scenario, files, &format!("set -e\n{script}")).unwrap();
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    ran
-}
+static HOST: SharedHost = SharedHost::new(
+    "trace",
+    &[
+        Part { test: "waits_have_user_stacks_of_the_functions_that_waited", script: stacks },
+        Part { test: "waits_have_their_causes_and_witnesses_agree", script: causes },
+        Part { test: "disturbed_traces_say_what_is_missing", script: disturbances },
+    ],
+);
 
 /// With `--only-command` system calls are seen by perf events of the command's tasks (Linux 6.12 takes the program for it).
 /// All calls are there, of threads and children, also when another tool's BPF program keeps them from perf; those of a
@@ -62,7 +66,8 @@ pub(crate) fn a_command_alone_is_traced_by_events_of_its_own() {
         until grep -q ready other.txt; do sleep 0.2; done
         vmscope trace record --only-command -o beside -- sh -c 'for i in $(seq 20); do /bin/true; done'
         kill $stranger $other";
-    traced("no-guests-6.12", folder.path(), script);
+    let ran = in_testbed("no-guests-6.12", folder.path(), &format!("set -e\n{script}")).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
     let machine_and_calls = |name: &str| {
         let folder = folder.path().join(name);
         let output = run(&[
@@ -100,11 +105,13 @@ pub(crate) fn a_command_alone_is_traced_by_events_of_its_own() {
 }
 
 /// `sleeper` sleeps in two functions, and says for how long by its own clock.
+fn stacks() -> String {
+    "vmscope trace record --user-stacks -o where -- sleeper 60 20 40 >said.txt".to_owned()
+}
+
 pub(crate) fn waits_have_user_stacks_of_the_functions_that_waited() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = "vmscope trace record --user-stacks -o where -- sleeper 60 20 40 >said.txt";
-    traced("trace", folder.path(), script);
-    let trace = folder.path().join("where");
+    let files = HOST.succeeded("waits_have_user_stacks_of_the_functions_that_waited").files;
+    let trace = files.join("where");
     let exported = ["trace", "export", trace.to_str().unwrap(), "--format", "folded", "-o", "-"];
     let folded = String::from_utf8(run(&exported).unwrap().stdout).unwrap();
     let lines: Vec<(Vec<&str>, u64)> = folded
@@ -116,7 +123,7 @@ pub(crate) fn waits_have_user_stacks_of_the_functions_that_waited() {
         .collect();
 
     // Asleep for the requested time at least, and no longer than its clock says: that has the waits for a CPU, too.
-    let said = std::fs::read_to_string(folder.path().join("said.txt")).unwrap();
+    let said = std::fs::read_to_string(files.join("said.txt")).unwrap();
     for (line, requested_ms) in said.lines().zip([40 * 60, 40 * 20]) {
         let (function, seconds) = line.split_once(' ').unwrap();
         let is_there = |(stack, _): &&(Vec<&str>, u64)| {
@@ -141,9 +148,8 @@ pub(crate) fn waits_have_user_stacks_of_the_functions_that_waited() {
 
 /// `perf` traces the first command beside vmscope; the kernel's accounts of delays and of the disk are of the second,
 /// without perf: what another tracer does between the moments that both look at would be in the account.
-pub(crate) fn waits_have_their_causes_and_witnesses_agree() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = format!(
+fn causes() -> String {
+    format!(
         "{DISK}
         cat >waits.sh <<'END'
 {WAITS}
@@ -167,10 +173,13 @@ END
         delays=$!
         vmscope trace record -o busy -- sh busy.sh
         kill $delays"
-    );
-    traced("trace", folder.path(), &script);
-    let (waits, busy) = (folder.path().join("waits"), folder.path().join("busy"));
-    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    )
+}
+
+pub(crate) fn waits_have_their_causes_and_witnesses_agree() {
+    let files = HOST.succeeded("waits_have_their_causes_and_witnesses_agree").files;
+    let (waits, busy) = (files.join("waits"), files.join("busy"));
+    let read = |name: &str| std::fs::read_to_string(files.join(name)).unwrap();
 
     nothing_is_lost_and_sums_hold(&waits);
     nothing_is_lost_and_sums_hold(&busy);
@@ -342,9 +351,8 @@ fn other_programs_open_it(trace: &Path) {
 
 /// A full disk, Ctrl-C, a killed recorder and a ring that is not emptied: what there is can be read, and what is
 /// missing is said. The commands disturb their recorder, their parent.
-pub(crate) fn disturbed_traces_say_what_is_missing() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = "
+fn disturbances() -> String {
+    "
         mkdir /small
         mount -t tmpfs -o size=300k none /small
         vmscope trace record -o /small/full --keep-free 0 -- dd if=/dev/zero of=/dev/null bs=1 count=40000 2>full.txt && exit 1
@@ -353,9 +361,13 @@ pub(crate) fn disturbed_traces_say_what_is_missing() {
         vmscope trace record -o killed -- sh -c 'sleep 3; kill -KILL $PPID; sleep 1' || true
         flock /run/vmscope-trace.lock true
         vmscope trace record -o overrun --buffer 64K -- \
-            sh -c 'kill -STOP $PPID; dd if=/dev/zero of=/dev/null bs=1 count=10000; kill -CONT $PPID' >overrun.txt 2>&1";
-    traced("trace", folder.path(), script);
-    let path = |name: &str| folder.path().join(name);
+            sh -c 'kill -STOP $PPID; dd if=/dev/zero of=/dev/null bs=1 count=10000; kill -CONT $PPID' >overrun.txt 2>&1"
+        .to_owned()
+}
+
+pub(crate) fn disturbed_traces_say_what_is_missing() {
+    let files = HOST.succeeded("disturbed_traces_say_what_is_missing").files;
+    let path = |name: &str| files.join(name);
     let read = |name: &str| std::fs::read_to_string(path(name)).unwrap();
 
     let full = read("full.txt");

@@ -3,15 +3,19 @@
 
 use std::path::Path;
 
+use acceptance::shared::{Part, SharedHost};
 use acceptance::trace::{check_sums, clock_fit, report, stretches};
-use acceptance::{Ran, in_testbed, text};
+use acceptance::{in_testbed, text};
 use serde_json::Value;
 
-fn traced(scenario: &str, files: &Path, script: &str) -> Ran {
-    let ran = in_testbed(scenario, files, &format!("set -e\n{script}")).unwrap();
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    ran
-}
+static HOST: SharedHost = SharedHost::new(
+    "trace-guests",
+    &[
+        Part { test: "garbage_in_guests_rings_ends_their_traces_alone", script: garbage },
+        // It ends a guest.
+        Part { test: "a_guest_is_traced_from_outside", script: from_outside },
+    ],
+);
 
 /// Five sleeps of 0.2 s between other work.
 const SLEEPS: &str =
@@ -63,20 +67,22 @@ fn slept_ns(guest: &Value) -> u64 {
 }
 
 /// The guest is gone in the middle of the second trace: how its command ended is not known.
-pub(crate) fn a_guest_is_traced_from_outside() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = format!(
+fn from_outside() -> String {
+    format!(
         "vmscope trace record -o rec --vm a -- {SLEEPS}
         vmscope trace record -o ended --vm a -- idle || echo $? >code.txt &
         recorder=$!
         until vmscope testbed exec a -- pidof idle; do sleep 0.2; done
         vmscope testbed end a
         wait $recorder"
-    );
-    traced("trace-guest", folder.path(), &script);
-    is_traced_from_outside(&folder.path().join("rec"));
-    assert_eq!(std::fs::read_to_string(folder.path().join("code.txt")).unwrap(), "1\n");
-    let ended = report(&folder.path().join("ended"), &["--machine", "a", "--limit", "0"]).unwrap();
+    )
+}
+
+pub(crate) fn a_guest_is_traced_from_outside() {
+    let files = HOST.succeeded("a_guest_is_traced_from_outside").files;
+    is_traced_from_outside(&files.join("rec"));
+    assert_eq!(std::fs::read_to_string(files.join("code.txt")).unwrap(), "1\n");
+    let ended = report(&files.join("ended"), &["--machine", "a", "--limit", "0"]).unwrap();
     assert!(ended["machine"]["ended_early"].is_string(), "{}", ended["machine"]);
     assert!(ended["command"]["exit_code"].is_null(), "{}", ended["command"]);
     check_sums(&ended).unwrap();
@@ -98,9 +104,8 @@ pub(crate) fn a_guest_with_another_kernel_is_traced() {
 
 /// Two guests write into their own rings, through the maps that the probes write: their root can. `spoil` ends only when
 /// the host has taken events before it, and the third guest works after it.
-pub(crate) fn garbage_in_guests_rings_ends_their_traces_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = format!(
+fn garbage() -> String {
+    format!(
         "vmscope trace record -o rec --vm a --vm b --vm c 2>said.txt &
         recorder=$!
         vmscope testbed exec a -- spoil slots
@@ -108,10 +113,13 @@ pub(crate) fn garbage_in_guests_rings_ends_their_traces_alone() {
         vmscope testbed exec c -- {SLEEPS}
         kill -INT $recorder
         wait $recorder"
-    );
-    traced("trace-guests", folder.path(), &script);
-    let rec = folder.path().join("rec");
-    let said = std::fs::read_to_string(folder.path().join("said.txt")).unwrap();
+    )
+}
+
+pub(crate) fn garbage_in_guests_rings_ends_their_traces_alone() {
+    let files = HOST.succeeded("garbage_in_guests_rings_ends_their_traces_alone").files;
+    let rec = files.join("rec");
+    let said = std::fs::read_to_string(files.join("said.txt")).unwrap();
     for (guest, reason) in [("a", "unknown event kind 200"), ("b", "is damaged: head")] {
         let found = report(&rec, &["--machine", guest, "--limit", "0"]).unwrap();
         let ended = text(&found["machine"], "ended_early");
@@ -141,7 +149,8 @@ pub(crate) fn taking_events_from_memory_costs_the_guest_next_to_nothing() {
         "vmscope trace record -o memory --vm a -- {job}
         vmscope trace record -o link --vm a --by-link -- {job}"
     );
-    traced("trace-guest", folder.path(), &script);
+    let ran = in_testbed("trace-guest", folder.path(), &format!("set -e\n{script}")).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
     let [memory, link] = [("memory", "guest memory"), ("link", "vsock")].map(|(name, path)| {
         let trace = folder.path().join(name);
         assert_eq!(text(&whole(&trace, "a")["machine"], "path"), path);
