@@ -5,6 +5,9 @@ set -eu
 gcc -O1 -pthread -o attack attack.c
 modprobe fuse
 chmod 666 /dev/kvm /dev/fuse
+# The program in b is queried, by its port.
+mkdir -p /etc/vmscope
+echo b >/etc/vmscope/no-guest-memory
 place=/tmp/hostile
 mkdir -p $place
 chmod 777 $place
