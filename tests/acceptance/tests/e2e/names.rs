@@ -95,6 +95,9 @@ fn thieves_are_known(vm: &Value, processes: &[(String, f64)]) {
         let meant = thieves.iter().filter(|thief| is_meant(thief));
         meant.map(|thief| thief["ns"].as_f64().unwrap()).sum()
     };
+    let of_kind = |kind: &str| ns(&|thief| text(thief, "kind") == kind);
+    // On a busy machine interrupts are missed, and who came next is not always known.
+    let unknown = of_kind("unknown");
     for (name, ran) in processes {
         let stolen =
             ns(&|thief| text(thief, "kind") == "process" && is_named(text(thief, "name"), name));
@@ -104,12 +107,12 @@ fn thieves_are_known(vm: &Value, processes: &[(String, f64)]) {
             stolen / 1e9,
             ran / 1e9
         );
-        assert!((stolen - ran).abs() < ran * 0.15, "{name} took {stolen} ns, ran {ran}: {vm}");
+        let is_right = ran * 0.5 < stolen && ran * 0.85 < stolen + unknown && stolen < ran * 1.15;
+        assert!(is_right, "{name} took {stolen} ns, ran {ran}: {vm}");
     }
     let wall = vm["time"]["wall_ns"].as_f64().unwrap();
-    for kind in ["idle", "unknown", "vhost"] {
-        assert!(ns(&|thief| text(thief, "kind") == kind) < wall * 0.02, "{kind}: {vm}");
-    }
+    assert!(of_kind("idle") < wall * 0.02 && of_kind("vhost") < wall * 0.02, "{vm}");
+    assert!(unknown < wall * 0.06, "{vm}");
     let other_vms =
         ns(&|thief| text(thief, "kind") == "vcpu" && !["a", "b", "c"].contains(&text(thief, "vm")));
     assert_eq!(other_vms, 0.0, "{vm}");
