@@ -1,16 +1,41 @@
-//! What a VM's process says about it: name and ways to reach its guest, from QEMU's command line.
-//! Guests of libvirt are QEMU processes like any other.
+//! What a VM's process says about it: its name, what tells it from others for good, ways to reach its guest and its
+//! monitor, and what its manager knows.
+//!
+//! ```text
+//!  /proc/PID/cmdline --> QEMU's options, or another VMM's --> name, UUID, vsock, sockets
+//!  /proc/PID/cgroup  --> unit, pod, scope of libvirt or Proxmox --> a name that stays, if there is none yet
+//!  /proc/PID/root    --> files and sockets that the command line names, in the VMM's mount namespace
+//!  libvirt's status file, Proxmox' configuration --> labels
+//! ```
+//! All of it comes from strangers: sizes are bounded, files are read only if they are regular, and sockets only used if the
+//! VM's user listens there.
 
-use std::io::Read as _;
+mod files;
+mod manager;
+mod names;
+mod other_vmms;
+mod qemu;
+#[cfg(test)]
+mod test;
+
 use std::path::{Path, PathBuf};
 
+use model::VmLabels;
+
+use self::files::ProcessFiles;
+use self::manager::{DomainStatus, Place};
+use self::other_vmms::OtherVmm;
+use self::qemu::Qemu;
 use crate::procfs;
+use crate::sockets::VmmSocket;
+
+pub use self::names::VmNames;
 
 /// A VM as its process describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VmProcess {
     pub pid: u32,
-    /// Its name; a VMM without one is named by its program and pid.
+    /// Its name as it was given; a VM without one has that of its unit or pod, else its program's and pid.
     pub name: String,
     /// Its UUID, as it was given.
     pub uuid: Option<String>,
@@ -18,51 +43,187 @@ pub struct VmProcess {
     pub user: u32,
     /// When its process began, in the kernel's ticks since the boot. 0: it has ended.
     pub began_ticks: u64,
-    /// vsock context id of the guest.
+    /// vsock context id of the guest, whose vsock device is the host kernel's.
     pub vsock_cid: Option<u32>,
+    /// Unix socket of the VMM that leads to the guest's vsock device.
+    pub vsock_socket: Option<VmmSocket>,
     /// Unix socket of the virtio-serial port with vmscope's name.
-    pub serial_socket: Option<PathBuf>,
-    /// Unix socket of its QMP monitor; of several, the one that its command line names last.
-    pub monitor: Option<PathBuf>,
+    pub serial_socket: Option<VmmSocket>,
+    /// Unix socket at which its QMP monitor listens; of several, the one that its command line names last.
+    pub monitor: Option<VmmSocket>,
+    /// What its manager knows of it.
+    pub labels: VmLabels,
 }
+
+/// Sockets that a command line names.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct VmSockets {
+    serial: Option<SocketAddress>,
+    /// Those that listen, or may.
+    monitors: Vec<SocketAddress>,
+}
+
+/// How a command line names a Unix socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum SocketAddress {
+    Path(PathBuf),
+    /// One of the process's open files.
+    Descriptor(u32),
+}
+
+/// Where commands and the agent remember names of VMs.
+pub const STATE_FOLDER: &str = "/var/lib/vmscope";
+
+/// Bytes of a command line that are read. Those of QEMU have some kilobytes.
+const MAX_COMMAND_LINE: u64 = 256 << 10;
+/// Bytes of other files.
+const MAX_FILE: u64 = 1 << 20;
+/// Characters of names and labels.
+const MAX_NAME_CHARS: usize = 200;
 
 /// Describes the VM run by process `pid`, whose serial port for us is named `port`.
 ///
 /// Never fails: what can't be read is absent, and the name falls back to the process's.
 #[must_use]
 pub fn describe(proc: &Path, pid: u32, port: &str) -> VmProcess {
-    let directory = proc.join(pid.to_string());
-    let mut vm = parse_command_line(&command_line(proc, pid), port);
+    let files = ProcessFiles::new(proc, pid);
+    let words = files.command_line();
+    let place = Place::parse(&files.cgroup());
+    let (program, words) = split_program(&words);
+    let mut vm = match other_vmms::is_one(program) {
+        true => describe_other(&files, program, words, &place),
+        false => describe_qemu(&files, words, port, &place),
+    };
     vm.pid = pid;
+    vm.labels.unit = place.unit.as_deref().and_then(bounded);
+    let of_unit = place.name.as_deref().and_then(manager::uuid_in);
+    vm.uuid = vm.uuid.or(of_unit);
     if vm.name.is_empty() {
-        let comm = procfs::read_comm(&directory).unwrap_or_else(|_| "vm".to_owned());
-        vm.name = format!("{comm}-{pid}");
+        let stays = [place.domain, vm.labels.pod.clone(), place.name].into_iter().flatten();
+        let mut stays = stays.filter_map(|name| bounded(&name));
+        vm.name = stays.next().unwrap_or_else(|| {
+            let comm = procfs::read_comm(&proc.join(pid.to_string()));
+            format!("{}-{pid}", comm.unwrap_or_else(|_| "vm".to_owned()))
+        });
     }
-    vm.serial_socket = vm.serial_socket.map(|path| resolve(&directory, &path));
-    vm.monitor = vm.monitor.map(|path| resolve(&directory, &path));
+    vm.labels.uuid = vm.uuid.clone();
     // A process that has ended is not looked at.
+    let directory = proc.join(pid.to_string());
     vm.began_ticks = crate::tasks::began_ticks(&directory);
     vm.user = crate::identity::read(&directory).map_or(0, |identity| identity.user);
     vm
 }
 
-/// Bytes of a command line that are read. Those of QEMU have some kilobytes.
-const MAX_COMMAND_LINE: u64 = 256 << 10;
+/// The program's name, without its folder, and the words after it.
+fn split_program(words: &[String]) -> (&str, &[String]) {
+    let Some((program, words)) = words.split_first() else { return ("", &[]) };
+    (program.rsplit('/').next().unwrap_or_default(), words)
+}
 
-/// The words of a process's command line, without what is beyond the largest size; none of one that can't be read.
-#[must_use]
-pub fn command_line(proc: &Path, pid: u32) -> Vec<String> {
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(proc.join(pid.to_string()).join("cmdline"));
-    let read = file.and_then(|file| file.take(MAX_COMMAND_LINE).read_to_end(&mut bytes));
-    if read.is_ok_and(|n| n as u64 == MAX_COMMAND_LINE) {
-        // The last word may be a part of one.
-        let last_end = bytes.iter().rposition(|byte| *byte == 0).unwrap_or(0);
-        bytes.truncate(last_end);
+fn describe_qemu(
+    files: &ProcessFiles<'_>,
+    words: &[String],
+    port: &str,
+    place: &Place,
+) -> VmProcess {
+    let mut qemu = Qemu::parse(words, "", port);
+    if let Some(path) = qemu.config.take() {
+        let text = files.text(&path, MAX_FILE).unwrap_or_default();
+        qemu = Qemu { config: Some(path), ..Qemu::parse(words, &text, port) };
     }
-    let bytes = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
-    let word = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
-    bytes.split(|byte| *byte == 0).map(word).collect()
+    let monitors = qemu.sockets.monitors.iter().rev();
+    let mut vm = VmProcess {
+        name: qemu.name.as_deref().and_then(bounded).unwrap_or_default(),
+        vsock_cid: qemu.vsock_cid,
+        serial_socket: qemu.sockets.serial.as_ref().and_then(|socket| files.socket(socket)),
+        monitor: monitors.filter_map(|socket| files.socket(socket)).next(),
+        ..VmProcess::default()
+    };
+    vm.labels = labels(files, &qemu, place);
+    vm.uuid = qemu.uuid;
+    vm
+}
+
+fn describe_other(
+    files: &ProcessFiles<'_>,
+    program: &str,
+    words: &[String],
+    place: &Place,
+) -> VmProcess {
+    let mut vmm = OtherVmm::parse(program, words, "");
+    if let Some(path) = vmm.config.take() {
+        let text = files.text(&path, MAX_FILE).unwrap_or_default();
+        vmm = OtherVmm::parse(program, words, &text);
+    }
+    let pod = pod(files, place);
+    // A sandbox's id changes whenever it starts, and so does Kata's folder.
+    let is_sandbox = program.starts_with("runsc");
+    let (first, then) = (vmm.name.clone().filter(|_| !is_sandbox), vmm.name.clone());
+    let name = first.or(pod.clone()).or(then).or_else(|| vmm.name_by_api());
+    let vsock_socket = match vmm.vsock_socket {
+        Some(path) => files.socket(&SocketAddress::Path(path)),
+        None if other_vmms::may_hide_vsock(program) => files.only_listener(vmm.api.as_deref()),
+        None => None,
+    };
+    let manager = if is_sandbox { "gvisor" } else { other_vmms::name(program) };
+    VmProcess {
+        name: name.as_deref().and_then(bounded).unwrap_or_default(),
+        uuid: vmm.uuid,
+        vsock_cid: vmm.vsock_cid,
+        vsock_socket,
+        labels: VmLabels { manager: bounded(manager), pod, ..VmLabels::default() },
+        ..VmProcess::default()
+    }
+}
+
+/// What a QEMU's manager knows.
+fn labels(files: &ProcessFiles<'_>, qemu: &Qemu, place: &Place) -> VmLabels {
+    let name = qemu.name.as_deref().or(place.domain.as_deref());
+    let is_it = |status: &DomainStatus| {
+        let uuids = status.uuid.as_ref().zip(qemu.uuid.as_ref());
+        uuids.is_none_or(|(of_status, own)| of_status.eq_ignore_ascii_case(own))
+    };
+    let status = name.and_then(|name| files.domain_status(name, is_it));
+    let is_libvirts = status.is_some() || place.domain.is_some();
+    let mut labels = status.map(|status| status.labels).unwrap_or_default();
+    if place.pod.is_some() {
+        labels.pod = pod(files, place);
+        if let Some((namespace, vm)) = name.and_then(|name| name.split_once('_')) {
+            labels.manager = Some("kubevirt".to_owned());
+            labels.namespace = bounded(namespace);
+            labels.instance = bounded(vm);
+        }
+    }
+    if let Some(id) = &place.proxmox {
+        labels = files.proxmox(id).map(|text| manager::parse_proxmox(&text)).unwrap_or_default();
+        labels.manager = Some("proxmox".to_owned());
+        labels.id = bounded(qemu.id.as_deref().unwrap_or(id));
+    }
+    let incus = qemu.config.as_deref().and_then(|path| incus(path, qemu.name.as_deref()?));
+    if let Some((manager, project)) = incus {
+        labels.manager = Some(manager.to_owned());
+        labels.project = bounded(&project);
+    }
+    let is_openstack =
+        qemu.product.as_ref().is_some_and(|product| product.starts_with("OpenStack"));
+    let manager = if is_openstack { "openstack" } else { "libvirt" };
+    labels.manager = labels.manager.or_else(|| is_libvirts.then(|| manager.to_owned()));
+    labels
+}
+
+/// The name of the pod that a VMM runs in, or its id where the VMM has no root of its own.
+fn pod(files: &ProcessFiles<'_>, place: &Place) -> Option<String> {
+    let id = place.pod.as_deref()?;
+    files.pod_name().or_else(|| bounded(id))
+}
+
+/// The manager and the project of an Incus or LXD VM, by its folder: `/run/incus/PROJECT_NAME/qemu.conf`.
+fn incus(config: &Path, name: &str) -> Option<(&'static str, String)> {
+    let folder = config.parent()?;
+    let is_below = |program: &str| folder.components().any(|part| part.as_os_str() == program);
+    let manager = ["incus", "lxd"].into_iter().find(|program| is_below(program))?;
+    let project = folder.file_name()?.to_str()?.strip_suffix(name)?;
+    Some((manager, project.strip_suffix('_').unwrap_or("default").to_owned()))
 }
 
 impl VmProcess {
@@ -77,295 +238,48 @@ impl VmProcess {
     }
 }
 
-/// QEMU may have been given a path relative to its own folder.
-fn resolve(directory: &Path, path: &Path) -> PathBuf {
-    match std::fs::read_link(directory.join("cwd")) {
-        Ok(cwd) => cwd.join(path),
-        Err(_) => path.to_owned(),
-    }
-}
-
-/// Describes the VM that a QEMU with this command line runs.
+/// The monitor of a QEMU that will have this command line, if it has one that listens at a path.
 #[must_use]
-pub fn parse_command_line(arguments: &[String], port: &str) -> VmProcess {
-    let mut vm = VmProcess::default();
-    let mut port_chardev = None;
-    let mut monitor = None;
-    let mut sockets = Vec::new();
-    for pair in arguments.windows(2) {
-        let options = Options::parse(&pair[1]);
-        match pair[0].as_str() {
-            "-name" => {
-                vm.name = options.get("guest").unwrap_or_else(|| options.first()).to_owned();
-            }
-            "-uuid" => vm.uuid = Some(pair[1].clone()),
-            "-device" if options.driver().starts_with("vhost-vsock") => {
-                vm.vsock_cid = options.get("guest-cid").and_then(|cid| cid.parse().ok());
-            }
-            "-device"
-                if options.driver() == "virtserialport" && options.get("name") == Some(port) =>
-            {
-                port_chardev = options.get("chardev").map(str::to_owned);
-            }
-            "-chardev" if options.first() == "socket" => {
-                let socket = options.get("id").zip(options.get("path"));
-                sockets.extend(socket.map(|(id, path)| (id.to_owned(), PathBuf::from(path))));
-            }
-            "-mon" if options.get("mode") == Some("control") => {
-                let chardev = options.get("chardev").map(str::to_owned);
-                monitor = chardev.map(Monitor::Chardev).or(monitor);
-            }
-            "-qmp" | "-qmp-pretty" => {
-                let path = options.first().strip_prefix("unix:").map(PathBuf::from);
-                monitor = path.map(Monitor::Path).or(monitor);
-            }
-            _ => {}
-        }
-    }
-    let path_of = |chardev: String| {
-        sockets.iter().find(|(id, _)| *id == chardev).map(|(_, path)| path.clone())
-    };
-    vm.serial_socket = port_chardev.and_then(path_of);
-    vm.monitor = match monitor {
-        Some(Monitor::Path(path)) => Some(path),
-        Some(Monitor::Chardev(chardev)) => path_of(chardev),
-        None => None,
-    };
-    vm
+pub fn monitor_path(words: &[String]) -> Option<PathBuf> {
+    let monitors = Qemu::parse(split_program(words).1, "", "").sockets.monitors;
+    monitors.into_iter().rev().find_map(|monitor| match monitor {
+        SocketAddress::Path(path) => Some(path),
+        SocketAddress::Descriptor(_) => None,
+    })
 }
 
-/// How a command line names a monitor.
-enum Monitor {
-    Path(PathBuf),
-    Chardev(String),
+/// The words of a process's command line, without what is beyond the largest size; none of one that can't be read.
+#[must_use]
+pub fn command_line(proc: &Path, pid: u32) -> Vec<String> {
+    ProcessFiles::new(proc, pid).command_line()
 }
 
-/// QEMU's `first,key=value,...`, or the flat JSON object that libvirt writes for `-device`.
-struct Options {
-    first: String,
-    named: Vec<(String, String)>,
+/// A text of a stranger, shorter than a limit and on one line; `None`: it is empty.
+fn bounded(text: &str) -> Option<String> {
+    let text: String = text.trim().chars().take(MAX_NAME_CHARS).collect();
+    (!text.is_empty()).then_some(text)
 }
 
-impl Options {
-    fn parse(text: &str) -> Self {
-        if text.starts_with('{') {
-            return Self { first: String::new(), named: members(text).unwrap_or_default() };
-        }
-        let options = separated(text);
-        let name = |option: &String| {
-            option.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
-        };
-        let named = options.iter().filter_map(name).collect();
-        Self { first: options.into_iter().next().unwrap_or_default(), named }
-    }
-
-    fn first(&self) -> &str {
-        &self.first
-    }
-
-    fn driver(&self) -> &str {
-        self.get("driver").unwrap_or_else(|| self.first())
-    }
-
-    /// Of an option that is given twice the last, as QEMU takes it.
-    fn get(&self, key: &str) -> Option<&str> {
-        self.named.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
-    }
+/// A UUID as QEMU takes it, unless it is the one of all zeros, which means none.
+fn valid_uuid(text: &str) -> Option<String> {
+    const DASHES: [usize; 4] = [8, 13, 18, 23];
+    let is_valid = text.len() == 36
+        && text.bytes().enumerate().all(|(at, byte)| match DASHES.contains(&at) {
+            true => byte == b'-',
+            false => byte.is_ascii_hexdigit(),
+        })
+        && text.bytes().any(|byte| !matches!(byte, b'0' | b'-'));
+    is_valid.then(|| text.to_owned())
 }
 
-/// What commas separate; two of them are one of the text.
-fn separated(text: &str) -> Vec<String> {
-    let mut options = vec![String::new()];
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        let is_end = letter == ',' && letters.next_if_eq(&',').is_none();
-        match options.last_mut().filter(|_| !is_end) {
-            Some(option) => option.push(letter),
-            None => options.push(String::new()),
-        }
+/// A number as C's `strtoul` takes it with base 0.
+fn number(text: &str) -> Option<u32> {
+    let digits = |prefix: &str| text.strip_prefix(prefix);
+    if let Some(digits) = digits("0x").or(digits("0X")) {
+        return u32::from_str_radix(digits, 16).ok();
     }
-    options
-}
-
-/// The members of a flat JSON object, whatever their values' types. `None`: it is no such object.
-fn members(text: &str) -> Option<Vec<(String, String)>> {
-    let mut rest = text.trim().strip_prefix('{')?.strip_suffix('}')?.trim_start();
-    let mut members = Vec::new();
-    while !rest.is_empty() {
-        let (name, after) = string(rest)?;
-        let value = after.trim_start().strip_prefix(':')?.trim_start();
-        let (value, after) = match value.starts_with('"') {
-            true => string(value)?,
-            false => {
-                let (value, after) = value.split_at(value.find(',').unwrap_or(value.len()));
-                (value.trim_end().to_owned(), after)
-            }
-        };
-        members.push((name, value));
-        rest = after.trim_start();
-        rest = rest.strip_prefix(',').map_or(rest, str::trim_start);
-    }
-    Some(members)
-}
-
-/// A string of JSON, and what follows it.
-fn string(text: &str) -> Option<(String, &str)> {
-    let inside = text.strip_prefix('"')?;
-    let (mut value, mut letters) = (String::new(), inside.char_indices());
-    while let Some((at, letter)) = letters.next() {
-        match letter {
-            '"' => return Some((value, &inside[at + 1..])),
-            '\\' => value.push(match letters.next()?.1 {
-                'n' => '\n',
-                't' => '\t',
-                'r' => '\r',
-                'b' => '\u{8}',
-                'f' => '\u{c}',
-                'u' => {
-                    let digit = |_| letters.next()?.1.to_digit(16);
-                    let digits: Option<Vec<u32>> = (0..4).map(digit).collect();
-                    let code = digits?.into_iter().fold(0, |code, digit| 16 * code + digit);
-                    // Half of a pair is no character.
-                    char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
-                }
-                other => other,
-            }),
-            other => value.push(other),
-        }
-    }
-    None
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    fn check(command_line: &str, name: &str, cid: Option<u32>, serial: Option<&str>) {
-        let arguments: Vec<String> = command_line.split(' ').map(str::to_owned).collect();
-        let vm = parse_command_line(&arguments, "org.vmscope.guest.0");
-        let serial_socket = serial.map(Into::into);
-        let expected =
-            VmProcess { name: name.into(), vsock_cid: cid, serial_socket, ..VmProcess::default() };
-        assert_eq!(vm, expected, "{command_line}");
-    }
-
-    #[test]
-    fn command_lines() {
-        check("qemu-system-x86_64 -name web,debug-threads=on", "web", None, None);
-        check("qemu -name guest=db,debug-threads=on", "db", None, None);
-        check("qemu -device vhost-vsock-pci,guest-cid=7", "", Some(7), None);
-        check(
-            r#"qemu -name guest=a -device {"driver":"vhost-vsock-pci","id":"v0","guest-cid":3,"vhostfd":"28"}"#,
-            "a",
-            Some(3),
-            None,
-        );
-        check(
-            "qemu -chardev socket,id=x,path=/run/x.sock,server=on -chardev socket,id=g,path=/run/g.sock \
-             -device virtserialport,chardev=x,name=com.redhat.spice.0 \
-             -device virtserialport,chardev=g,name=org.vmscope.guest.0",
-            "",
-            None,
-            Some("/run/g.sock"),
-        );
-        check("qemu -name", "", None, None);
-    }
-
-    #[test]
-    fn two_commas_are_one_of_a_value() {
-        check("qemu -name guest=shop,,eu,debug-threads=on", "shop,eu", None, None);
-        check("qemu -name shop,,eu,debug-threads=on", "shop,eu", None, None);
-        check("qemu -name guest=,,", ",", None, None);
-        check("qemu -name guest=a,,,debug-threads=on", "a,", None, None);
-        check("qemu -name guest=a,guest=b", "b", None, None);
-        check("qemu -name guest=a,,guest=b", "a,guest=b", None, None);
-        check(
-            "qemu -chardev socket,id=g,,1,path=/run/a,,b.sock -device virtserialport,chardev=g,,1,name=org.vmscope.guest.0",
-            "",
-            None,
-            Some("/run/a,b.sock"),
-        );
-        let monitor = |line: &str| {
-            let arguments: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            parse_command_line(&arguments, "").monitor
-        };
-        let expected = Some(PathBuf::from("/run/a,b"));
-        assert_eq!(monitor("qemu -qmp unix:/run/a,,b,server=on"), expected);
-        assert_eq!(
-            monitor("qemu -chardev socket,path=/run/a,,b,id=m,,n -mon mode=control,chardev=m,,n"),
-            expected
-        );
-    }
-
-    #[test]
-    fn devices_in_json() {
-        let device =
-            |json: &str, cid: Option<u32>| check(&format!("qemu -device {json}"), "", cid, None);
-        device(r#"{"driver":"vhost-vsock-pci","id":"a,b","guest-cid":3}"#, Some(3));
-        device(r#"{"driver":"vhost-vsock-pci","id":"\"guest-cid\":4","guest-cid":5}"#, Some(5));
-        device(r#"{"driver":"vhost-\u0076sock-pci","guest-cid":"6"}"#, Some(6));
-        for odd in [
-            "{",
-            "{}",
-            r#"{"driver"}"#,
-            r#"{"driver":"vhost-vsock-pci","guest-cid":3"#,
-            r#"{"a":"\u12"}"#,
-            "{,}",
-        ] {
-            device(odd, None);
-        }
-        check(
-            r#"qemu -chardev socket,id=g,path=/run/g -device {"chardev":"g","name":"org.vmscope.guest.0","driver":"virtserialport"}"#,
-            "",
-            None,
-            Some("/run/g"),
-        );
-    }
-
-    #[test]
-    fn the_last_monitor_is_ours() {
-        let check = |command_line: &str, expected: Option<&str>| {
-            let arguments: Vec<String> = command_line.split(' ').map(str::to_owned).collect();
-            let found = parse_command_line(&arguments, "").monitor;
-            assert_eq!(found.as_deref(), expected.map(Path::new), "{command_line}");
-        };
-        check("qemu -name a", None);
-        check("qemu -qmp unix:/run/a.qmp,server=on,wait=off", Some("/run/a.qmp"));
-        let libvirt = "qemu -chardev socket,id=charmonitor,fd=28 -mon chardev=charmonitor,id=monitor,mode=control";
-        check(libvirt, None);
-        check(&format!("{libvirt} -qmp unix:/run/b.qmp"), Some("/run/b.qmp"));
-        check(
-            "qemu -chardev socket,id=m,path=/run/c.qmp -mon chardev=m,mode=control -mon chardev=x",
-            Some("/run/c.qmp"),
-        );
-        check("qemu -qmp tcp:localhost:4444", None);
-    }
-
-    #[test]
-    fn uuid_and_user_tell_vms_apart() {
-        let vm = |arguments: &str, user| {
-            let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
-            VmProcess { user, ..parse_command_line(&arguments, "port") }.identity()
-        };
-        let uuid = "-uuid 6F9619FF-8B86-D011-B42D-00CF4FC964FF";
-        let own = "64055 uuid 6f9619ff-8b86-d011-b42d-00cf4fc964ff";
-        assert_eq!(vm(&format!("qemu -name web {uuid}"), 64055), own);
-        assert_eq!(vm(&format!("qemu -name db {uuid}"), 64055), own);
-        assert_eq!(vm("qemu -name web", 64055), "64055 name web");
-        assert_ne!(vm("qemu -name web", 1000), vm("qemu -name web", 64055));
-    }
-
-    #[test]
-    fn long_command_lines_are_cut_between_words() {
-        let proc = tempfile::tempdir().unwrap();
-        std::fs::create_dir(proc.path().join("7")).unwrap();
-        let words = |line: &[u8]| {
-            std::fs::write(proc.path().join("7/cmdline"), line).unwrap();
-            command_line(proc.path(), 7)
-        };
-        assert_eq!(words(b"qemu\0-name\0web\0"), ["qemu", "-name", "web"]);
-        let long = [b"qemu\0-name\0".to_vec(), vec![b'x'; 1 << 20]].concat();
-        assert_eq!(words(&long), ["qemu", "-name"]);
-        assert_eq!(command_line(proc.path(), 8), [""]);
+    match digits("0").filter(|digits| !digits.is_empty()) {
+        Some(digits) => u32::from_str_radix(digits, 8).ok(),
+        None => text.parse().ok(),
     }
 }
