@@ -150,6 +150,7 @@ impl Host {
             pid: Pid(2000 + vm * 10),
             started: None,
             ended: None,
+            labels: model::VmLabels::default(),
             guest: model::Guest::Unmapped { reason: "synthetic".into() },
         };
         let vcpu = |row| Vcpu {

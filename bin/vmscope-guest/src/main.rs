@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use cli::say;
-use guest::inside::{Commands, HELD, become_command};
+use guest::inside::{Commands, HELD, HostProcesses, become_command};
 
 /// Send the names of this guest's processes and functions to vmscope on the host.
 #[derive(Parser)]
@@ -56,6 +56,9 @@ enum Command {
         /// Allow the host to run commands as root: `vmscope trace record --vm NAME -- COMMAND`
         #[arg(long)]
         allow_commands: bool,
+        /// Answer every process that the VMM connects: for VMMs with a vsock device of their own (Firecracker, cloud-hypervisor)
+        #[arg(long)]
+        trust_vmm: bool,
     },
     /// Write this guest's processes, mappings and symbols to standard output
     #[command(after_help = SNAPSHOT_EXAMPLE)]
@@ -82,9 +85,10 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     let done = match arguments.command {
-        Command::Serve { allow_commands } => {
+        Command::Serve { allow_commands, trust_vmm } => {
             let commands = if allow_commands { Commands::Allowed } else { Commands::Refused };
-            guest::inside::serve(commands, &mut |channel| say!("listening on {channel}"))
+            let processes = if trust_vmm { HostProcesses::OfTheVmm } else { HostProcesses::Root };
+            guest::inside::serve(commands, processes, &mut |channel| say!("listening on {channel}"))
                 .context("failed to serve")
         }
         Command::Snapshot => snapshot(),

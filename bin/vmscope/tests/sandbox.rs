@@ -53,7 +53,7 @@ fn guest_that_answers(path: &Path, content: Vec<u8>) -> Channel {
             let _ = answer_all(stream, &content);
         }
     });
-    Channel::Serial { path: path.to_owned(), user: rustix::process::getuid().as_raw() }
+    Channel::Serial { path: path.to_owned().into(), user: rustix::process::getuid().as_raw() }
 }
 
 fn answer_all(mut stream: UnixStream, content: &[u8]) -> std::io::Result<()> {

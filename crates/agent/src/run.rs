@@ -329,7 +329,11 @@ impl Agent {
             }
             begun => begun,
         };
-        self.recorder = Some(begun?);
+        let recorder = begun?;
+        for note in &recorder.header().notes {
+            warn!("{}", note.text);
+        }
+        self.recorder = Some(recorder);
         self.begin_window();
         Ok(())
     }

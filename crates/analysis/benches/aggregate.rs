@@ -87,7 +87,14 @@ fn tables() -> Tables {
         let owner = Owner::Vm(VmId(vm));
         let guest = Guest::Mapped { via: "vsock".to_owned(), clock: Clock::default() };
         let (name, pid) = (format!("vm{vm}"), Pid(1000 + vm));
-        tables.vms.push(Vm { name, pid, started: None, ended: None, guest });
+        tables.vms.push(Vm {
+            name,
+            pid,
+            started: None,
+            ended: None,
+            guest,
+            labels: model::VmLabels::default(),
+        });
         tables.vcpus.push(Vcpu {
             vm: VmId(vm),
             number: 0,

@@ -1,6 +1,6 @@
 //! Which samples a selection looks at, and how its view shows them.
 
-use model::{Sample, VcpuState};
+use model::{Sample, VcpuState, VmId};
 use rustc_hash::FxHashMap;
 
 use crate::label::Namer;
@@ -39,8 +39,9 @@ impl<'r> Filter<'r> {
     pub(crate) fn locate(&mut self, sample: &Sample) -> Option<SampleSite> {
         let located = self.resolver.locate(sample);
         let guest = located.level.is_guest();
-        let selected_vm = self.selection.vm().map(VmRef::Known);
-        if selected_vm.is_some() && located.vm != selected_vm {
+        if let Some(selected) = self.selection.vm()
+            && !located.vm.is_some_and(|vm| self.is_vm(vm, selected))
+        {
             return None;
         }
         if self.selection.vcpu().is_some() && !self.is_selected_vcpu(sample) {
@@ -68,6 +69,10 @@ impl<'r> Filter<'r> {
             let (name, pid) = namer.process(process);
             filter.matches(&name, pid)
         })
+    }
+
+    fn is_vm(&self, vm: VmRef, selected: VmId) -> bool {
+        matches!(vm, VmRef::Known(vm) if self.resolver.tables().is_same_vm(vm, selected))
     }
 
     fn is_selected_vcpu(&self, sample: &Sample) -> bool {

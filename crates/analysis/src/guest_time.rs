@@ -108,7 +108,9 @@ impl<'r> GuestTime<'r> {
         let mut all: BTreeMap<u32, Spent> = BTreeMap::new();
         let vm_length_ns = self.length_ns(vm);
         for (index, (row, seen)) in self.tables.vcpus.iter().zip(&self.seen_of_vcpu).enumerate() {
-            if row.vm != vm || vcpu.is_some_and(|number| number != row.number) {
+            if !self.tables.is_same_vm(row.vm, vm)
+                || vcpu.is_some_and(|number| number != row.number)
+            {
                 continue;
             }
             let spent = all.entry(row.number).or_default();
@@ -160,10 +162,14 @@ impl<'r> GuestTime<'r> {
 
     /// How long the VM was there.
     fn length_ns(&self, vm: VmId) -> u64 {
-        let vm = &self.tables.vms[vm.index()];
-        let from = vm.started.map_or(self.header.start, |t| t.max(self.header.start));
-        let to = vm.ended.map_or(self.header.end, |t| t.min(self.header.end));
-        to.since(from)
+        let rows = self.tables.vms.iter().enumerate();
+        let rows = rows.filter(|(row, _)| self.tables.is_same_vm(vm, VmId::from_index(*row)));
+        let length = |(_, vm): (usize, &model::Vm)| {
+            let from = vm.started.map_or(self.header.start, |t| t.max(self.header.start));
+            let to = vm.ended.map_or(self.header.end, |t| t.min(self.header.end));
+            to.since(from)
+        };
+        rows.map(length).sum()
     }
 }
 
@@ -218,6 +224,7 @@ mod test {
             pid: Pid(1),
             started: None,
             ended: None,
+            labels: model::VmLabels::default(),
             guest: Guest::Unmapped { reason: String::new() },
         };
         let vcpu =

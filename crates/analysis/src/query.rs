@@ -1,5 +1,7 @@
 //! What to report.
 
+use std::collections::BTreeSet;
+
 use model::{Tables, VmId};
 
 /// Which samples count, and from whose point of view.
@@ -198,16 +200,17 @@ fn vm_named(tables: &Tables, name: &str) -> Result<VmId, SelectError> {
 }
 
 fn only_vm(tables: &Tables) -> Result<VmId, SelectError> {
+    let is_first = |index| tables.is_same_vm(VmId(0), VmId::from_index(index));
     match tables.vms.len() {
         0 => Err(SelectError::NoVms),
-        1 => Ok(VmId(0)),
+        n if (1..n).all(is_first) => Ok(VmId(0)),
         _ => Err(SelectError::VmNeeded { known: vm_names(tables) }),
     }
 }
 
 fn check_vcpu(tables: &Tables, vm: VmId, vcpu: u32) -> Result<(), SelectError> {
     let mut numbers: Vec<u32> =
-        tables.vcpus.iter().filter(|v| v.vm == vm).map(|v| v.number).collect();
+        tables.vcpus.iter().filter(|v| tables.is_same_vm(v.vm, vm)).map(|v| v.number).collect();
     numbers.sort_unstable();
     numbers.dedup();
     if numbers.contains(&vcpu) {
@@ -219,7 +222,9 @@ fn check_vcpu(tables: &Tables, vm: VmId, vcpu: u32) -> Result<(), SelectError> {
 }
 
 fn vm_names(tables: &Tables) -> String {
-    let names: Vec<&str> = tables.vms.iter().map(|vm| vm.name.as_str()).collect();
+    let mut names: Vec<&str> = tables.vms.iter().map(|vm| vm.name.as_str()).collect();
+    let mut seen = BTreeSet::new();
+    names.retain(|name| seen.insert(*name));
     names.join(", ")
 }
 

@@ -28,7 +28,10 @@ pub(crate) fn unsampled(
     let mut vms = BTreeMap::<VmId, (u64, u64)>::new();
     for timeline in &axis.timelines {
         let vcpu = tables.vcpus.get(timeline.vcpu.index());
-        let Some(vcpu) = vcpu.filter(|vcpu| only.is_none_or(|vm| vcpu.vm == vm)) else { continue };
+        let Some(vcpu) = vcpu.filter(|vcpu| only.is_none_or(|vm| tables.is_same_vm(vcpu.vm, vm)))
+        else {
+            continue;
+        };
         let (on_cpu_ns, not_sampled_ns) = vms.entry(vcpu.vm).or_default();
         for segment in &timeline.segments {
             if is_on_cpu(segment.state) {

@@ -78,7 +78,8 @@ pub(crate) fn finish(
     show(&Progress::Finishing("reading processes and symbols"));
     host.reset(proc).map_err(|source| CollectError::Host { what: "/proc/kallsyms", source })?;
     let HostNames { text, source: host, .. } = host;
-    if text.start == 0 {
+    let is_known = header.notes.iter().any(|note| note.text.starts_with("kernel.kptr_restrict is"));
+    if text.start == 0 && !is_known {
         let text = "the kernel hides its functions' addresses (kernel.kptr_restrict): set it to 1";
         header.notes.push(Note { subject: "host".to_owned(), text: text.to_owned() });
     }
@@ -216,7 +217,7 @@ fn snapshots(
 ) -> Vec<GuestNames> {
     let mut guests = Vec::new();
     for (name, file) in &naming.guest_maps {
-        match tables.vms.iter().position(|vm| vm.name == *name) {
+        match tables.vms.iter().rposition(|vm| vm.name == *name) {
             Some(index) => {
                 guests.extend(add_snapshot(tables, notes, VmId::from_index(index), seen, file))
             }

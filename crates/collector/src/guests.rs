@@ -354,7 +354,7 @@ impl GuestWorker {
 
 pub(crate) fn via(channel: &Channel) -> &'static str {
     match channel {
-        Channel::Vsock { .. } => "vsock",
+        Channel::Vsock { .. } | Channel::VsockSocket { .. } => "vsock",
         Channel::Serial { .. } => "virtio-serial",
         Channel::Memory(_) => MEMORY,
     }
@@ -451,6 +451,9 @@ pub(crate) fn channel(process: &VmProcess) -> Result<Channel, GuestError> {
     if let Some(cid) = process.vsock_cid {
         return Ok(Channel::Vsock { cid });
     }
+    if let Some(path) = &process.vsock_socket {
+        return Ok(Channel::VsockSocket { path: path.clone(), user: process.user });
+    }
     if let Some(path) = &process.serial_socket {
         return Ok(Channel::Serial { path: path.clone(), user: process.user });
     }
@@ -470,7 +473,15 @@ mod test {
     fn roots(folder: &Path) -> Roots {
         let folder = || folder.to_owned();
         let (proc, sys, cgroups) = (folder(), folder(), folder());
-        Roots { proc, sys, cgroups, locks: folder(), config: folder(), logs: folder() }
+        Roots {
+            proc,
+            sys,
+            cgroups,
+            locks: folder(),
+            config: folder(),
+            logs: folder(),
+            state: folder(),
+        }
     }
 
     fn limits(time: Duration) -> Limits {
@@ -520,7 +531,7 @@ mod test {
         let (go_on, signal) = pipe();
         let guest = slow_guest(UnixListener::bind(&path).unwrap(), signal);
         let user = rustix::process::getuid().as_raw();
-        let process = VmProcess { serial_socket: Some(path), user, ..VmProcess::default() };
+        let process = VmProcess { serial_socket: Some(path.into()), user, ..VmProcess::default() };
         let mut guests = GuestWorkers::new();
         guests.child = || GuestChild::with_sandbox(sandbox::Sandbox::here());
         guests.ask(VmId(0), &process, &limits(Duration::from_secs(2)), &roots(folder.path()));
@@ -547,7 +558,7 @@ mod test {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("guest");
         let _accepts_and_says_nothing = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let silent = VmProcess { serial_socket: Some(path), ..VmProcess::default() };
+        let silent = VmProcess { serial_socket: Some(path.into()), ..VmProcess::default() };
         let hour = Duration::from_secs(3600);
         let mut guests = GuestWorkers::new();
         guests.ask(VmId(0), &silent, &limits(hour), &roots(folder.path()));

@@ -61,7 +61,7 @@ mod test {
         let _listeners = sockets.each_ref().map(|socket| UnixListener::bind(socket).unwrap());
         let locks = folder.path().join("run/vmscope");
         let take = |path: &Path, user| {
-            PortLock::for_channel(&Channel::Serial { path: path.to_owned(), user }, &locks)
+            PortLock::for_channel(&Channel::Serial { path: path.to_owned().into(), user }, &locks)
         };
         let first = take(&sockets[0], user).unwrap();
         assert!(matches!(take(&sockets[0], user), Err(GuestError::PortTaken)));

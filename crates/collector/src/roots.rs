@@ -16,6 +16,8 @@ pub struct Roots {
     pub config: PathBuf,
     /// The folder of the audit log: `$LOGS_DIRECTORY`, which systemd makes for a service, else `/var/log/vmscope`.
     pub logs: PathBuf,
+    /// The folder of what is remembered of VMs' names.
+    pub state: PathBuf,
 }
 
 impl Default for Roots {
@@ -28,6 +30,7 @@ impl Default for Roots {
             locks: first_folder(std::env::var_os("RUNTIME_DIRECTORY"), "/run/vmscope"),
             config: "/etc/vmscope".into(),
             logs: first_folder(std::env::var_os("LOGS_DIRECTORY"), "/var/log/vmscope"),
+            state: host::vms::STATE_FOLDER.into(),
         }
     }
 }

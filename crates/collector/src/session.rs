@@ -327,17 +327,23 @@ impl Session {
         let Self { sources, processes, vms, reachable, looks, guests, .. } = self;
         let (mut news, mut ended_threads) = (Vec::new(), Vec::new());
         sources.drain_processes(before, &mut |event| {
-            if event.kind == EventKind::Exit {
-                looks.not_watched.remove(&Tid(event.tid));
-                if vms.thread_ended(Tid(event.tid), HostNs(event.time_ns)) {
-                    ended_threads.push(Tid(event.tid));
-                }
-                if event.pid == event.tid {
-                    let ended = vms.process_ended(Pid(event.pid), HostNs(event.time_ns));
-                    news.extend(ended.into_iter().map(Progress::VmEnded));
-                }
-            }
+            let (pid, tid, time) = (event.pid, event.tid, HostNs(event.time_ns));
+            let is_exit = event.kind == EventKind::Exit;
+            let was_known = processes.name(pid).is_some();
             processes.apply(event);
+            if !is_exit {
+                return;
+            }
+            looks.not_watched.remove(&Tid(tid));
+            if vms.thread_ended(Tid(tid), time) {
+                ended_threads.push(Tid(tid));
+            }
+            // A VMM's first thread may end before the others.
+            let is_last = if was_known { processes.name(pid).is_none() } else { pid == tid };
+            if is_last {
+                let ended = vms.process_ended(Pid(pid), time);
+                news.extend(ended.into_iter().map(Progress::VmEnded));
+            }
         });
         for tid in ended_threads {
             sources.forget(tid);
@@ -419,6 +425,8 @@ fn sampler_options(sampling: &Sampling, cpus: &[u32], vendor: Vendor) -> probes:
 /// The header of a session at its begin.
 fn header(plan: &SessionPlan) -> Result<Header, CollectError> {
     let roots = &plan.roots;
+    let costs = host::capabilities::sysctl_costs(&roots.proc, plan.sampling.period_ns);
+    let note = |text| Note { subject: "host".to_owned(), text };
     let cpus = host::machine::online_cpus(&roots.sys)
         .map_err(|source| CollectError::Host { what: "the list of CPUs", source })?;
     let now = probes::now();
@@ -437,7 +445,7 @@ fn header(plan: &SessionPlan) -> Result<Header, CollectError> {
         start_unix_ns: probes::unix_now_ns(),
         complete: false,
         counters: BTreeMap::new(),
-        notes: Vec::new(),
+        notes: costs.into_iter().map(note).collect(),
     })
 }
 

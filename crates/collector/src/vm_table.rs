@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use host::vms::VmProcess;
+use host::vms::{VmNames, VmProcess};
 use model::{Guest, HostNs, Pid, Tid, Vcpu, VcpuId, Vm, VmId};
 use probes::{FoundVcpu, VCPU_FIELD};
 use recording::RECORD_SIZE;
@@ -13,8 +13,8 @@ use recording::RECORD_SIZE;
 pub(crate) struct VmTable {
     pub(crate) vms: Vec<Vm>,
     pub(crate) vcpus: Vec<Vcpu>,
-    /// What tells each VM from others for good, by row.
-    pub(crate) identities: Vec<String>,
+    /// What each VM's process says of it, by row.
+    processes: Vec<VmProcess>,
     /// By the VMM's process and the kernel's address of the VM.
     by_kvm: HashMap<(Pid, u64), VmId>,
     /// By thread: the row, and the kernel's address of the vCPU.
@@ -54,19 +54,21 @@ pub(crate) struct Changes {
 
 impl VmTable {
     /// Takes what the finder met. `started` is the time for VMs not seen before: `None` while the
-    /// recording has not begun.
+    /// recording has not begun. A VM that ended and is there again has another row, of the same name.
     pub(crate) fn update(
         &mut self,
         mut found: Vec<FoundVcpu>,
         started: Option<HostNs>,
         describe: impl Fn(Pid) -> VmProcess,
+        names: &VmNames,
     ) -> Changes {
         let mut changes = Changes::default();
         let is_new = |vcpu: &&FoundVcpu| !self.by_kvm.contains_key(&(vcpu.pid, vcpu.kvm));
         let new: BTreeSet<Pid> = found.iter().filter(is_new).map(|vcpu| vcpu.pid).collect();
         let new: HashMap<Pid, VmProcess> =
             new.into_iter().map(|pid| (pid, describe(pid))).collect();
-        // Of several VMs with one name the oldest has it, whichever process id they have.
+        let named = self.named(&new, names);
+        // The oldest is first, whichever process id it has.
         found.sort_by_key(|vcpu| new.get(&vcpu.pid).map_or(0, |process| process.began_ticks));
         for vcpu in found {
             let vm = match self.by_kvm.get(&(vcpu.pid, vcpu.kvm)) {
@@ -74,8 +76,8 @@ impl VmTable {
                 // Its vCPUs are met with it.
                 None => {
                     let process = new.get(&vcpu.pid).cloned().unwrap_or_default();
-                    let vm = self.add_vm(&vcpu, &process.name, started);
-                    self.identities.push(process.identity());
+                    let name = named.get(&vcpu.pid).unwrap_or(&process.name);
+                    let vm = self.add_vm(&vcpu, name, process.clone(), started);
                     changes.vms.push((vm, process));
                     vm
                 }
@@ -93,6 +95,28 @@ impl VmTable {
             }
         }
         changes
+    }
+
+    /// The names of processes that run new VMs. No other VM of this table has them, but for what each was before.
+    fn named(&self, new: &HashMap<Pid, VmProcess>, names: &VmNames) -> HashMap<Pid, String> {
+        let again: BTreeSet<String> = new.values().map(VmProcess::identity).collect();
+        let mut before = BTreeMap::new();
+        for (vm, process) in self.vms.iter().zip(&self.processes) {
+            let is_there = vm.ended.is_none() || !again.contains(&process.identity());
+            if is_there && !new.contains_key(&vm.pid) {
+                before.entry(vm.pid).or_insert((process, vm.name.clone()));
+            }
+        }
+        let known = before.iter().map(|(pid, (_, name))| (pid.0, name.clone())).collect();
+        let vms: Vec<&VmProcess> =
+            before.values().map(|(process, _)| *process).chain(new.values()).collect();
+        let all = names.of(&vms, &known);
+        vms.iter().zip(all).map(|(vm, name)| (Pid(vm.pid), name)).collect()
+    }
+
+    /// What tells each VM from others for good, by row.
+    pub(crate) fn identities(&self) -> Vec<String> {
+        self.processes.iter().map(VmProcess::identity).collect()
     }
 
     /// The row of a vCPU that the finder met again.
@@ -165,7 +189,7 @@ impl VmTable {
     }
 
     fn remap(&mut self, moved: &RowRemap) {
-        let Self { vms, vcpus, identities, by_kvm, watched, first_met, unplugged, numbers } = self;
+        let Self { vms, vcpus, processes, by_kvm, watched, first_met, unplugged, numbers } = self;
         *unplugged = std::mem::take(unplugged)
             .into_iter()
             .filter_map(|((vm, number), tid)| Some(((moved.vm(vm)?, number), tid)))
@@ -176,7 +200,7 @@ impl VmTable {
             }
         }
         keep(vms, &moved.vms);
-        keep(identities, &moved.vms);
+        keep(processes, &moved.vms);
         keep(vcpus, &moved.vcpus);
         // Their VMs stay with them.
         vcpus.iter_mut().for_each(|vcpu| vcpu.vm = moved.vm(vcpu.vm).unwrap_or(vcpu.vm));
@@ -189,9 +213,17 @@ impl VmTable {
         numbers.remap(moved);
     }
 
-    fn add_vm(&mut self, vcpu: &FoundVcpu, name: &str, started: Option<HostNs>) -> VmId {
+    /// A process may run several VMs, which have one name.
+    fn add_vm(
+        &mut self,
+        vcpu: &FoundVcpu,
+        name: &str,
+        process: VmProcess,
+        started: Option<HostNs>,
+    ) -> VmId {
         let id = VmId::from_index(self.vms.len());
-        let taken = |name: &str| self.vms.iter().any(|vm| vm.name == name);
+        let living = self.vms.iter().filter(|vm| vm.ended.is_none());
+        let taken = |name: &str| living.clone().any(|vm| vm.name == name);
         let candidates = (0_u32..).map(|n| match n {
             0 => name.to_owned(),
             1 => format!("{name}-{}", vcpu.pid),
@@ -205,7 +237,9 @@ impl VmTable {
             started,
             ended: None,
             guest: Guest::Unmapped { reason: "it was not queried".to_owned() },
+            labels: process.labels.clone(),
         });
+        self.processes.push(process);
         self.by_kvm.insert((vcpu.pid, vcpu.kvm), id);
         id
     }
@@ -345,6 +379,11 @@ mod test {
         }
     }
 
+    /// Of a folder that is not there: nothing is remembered.
+    fn names() -> VmNames {
+        VmNames::in_folder(std::path::Path::new("/proc/none"))
+    }
+
     impl VmTable {
         /// A VM of this process with one vCPU on this thread.
         pub(crate) fn with_one_vcpu(pid: u32, tid: u32) -> Self {
@@ -363,10 +402,12 @@ mod test {
         now: Option<u64>,
         vcpus: &[FoundVcpu],
     ) -> (Vec<u32>, Vec<(u32, u32)>) {
-        let changes = table.update(vcpus.to_vec(), now.map(HostNs), |pid| VmProcess {
+        let describe = |pid: Pid| VmProcess {
+            pid: pid.0,
             name: if pid.0 < 100 { "web".into() } else { "db".into() },
             ..VmProcess::default()
-        });
+        };
+        let changes = table.update(vcpus.to_vec(), now.map(HostNs), describe, &names());
         (
             changes.vms.iter().map(|(vm, _)| vm.0).collect(),
             changes.watch.iter().map(|(tid, _, row, _)| (tid.0, row.0)).collect(),
@@ -379,13 +420,46 @@ mod test {
         // Process ids begin anew some time: that of the younger VM is the smaller one.
         let two = vec![found(0x20, 60, 61, 0), found(0x10, 70, 71, 0)];
         let describe = |pid: Pid| VmProcess {
+            pid: pid.0,
             name: "web".into(),
             began_ticks: if pid == Pid(60) { 9 } else { 5 },
             ..VmProcess::default()
         };
-        table.update(two, None, describe);
+        table.update(two, None, describe, &names());
         let vms: Vec<_> = table.vms.iter().map(|vm| (vm.pid.0, vm.name.as_str())).collect();
-        assert_eq!(vms, [(70, "web"), (60, "web-60")]);
+        assert_eq!(vms, [(70, "web"), (60, "web-user0")]);
+    }
+
+    /// A VM that is destroyed and started within a window of an agent; another one of its name is there since.
+    #[test]
+    fn a_vm_that_starts_again_has_its_name() {
+        let mut table = VmTable::default();
+        let folder = tempfile::tempdir().unwrap();
+        let names = VmNames::in_folder(folder.path());
+        let describe = |pid: Pid| VmProcess {
+            pid: pid.0,
+            name: "web".into(),
+            // Processes 50 to 59 run the same VM, one after the other.
+            uuid: Some(format!("{}aaaaaaa-1", pid.0 / 10)),
+            ..VmProcess::default()
+        };
+        let mut begin = |pid: u32, time: u64| {
+            let vcpu = found(u64::from(pid), pid, pid + 100, 0);
+            table.update(vec![vcpu], Some(HostNs(time)), describe, &names);
+            let name = table.vms.last().unwrap().name.clone();
+            table.process_ended(Pid(pid), HostNs(time + 1));
+            name
+        };
+        assert_eq!([begin(50, 1), begin(51, 5), begin(52, 9)], ["web", "web", "web"]);
+        assert_eq!(begin(60, 20), "web-6aaaaaaa", "another VM's name while its rows are there");
+        assert_eq!(begin(53, 30), "web");
+        table.forget_ended(HostNs(100));
+        assert_eq!(table.vms, []);
+        let mut begin = |pid: u32| {
+            table.update(vec![found(1, pid, pid + 100, 0)], None, describe, &names);
+            table.vms.last().unwrap().name.clone()
+        };
+        assert_eq!([begin(61), begin(54)], ["web-6aaaaaaa", "web"]);
     }
 
     #[test]
@@ -399,7 +473,7 @@ mod test {
         let more = [found(0x10, 50, 51, 0), found(0x10, 50, 52, 1), found(0x20, 60, 61, 0)];
         assert_eq!(update(&mut table, &more), (vec![1], vec![(52, 1), (61, 2)]));
         let names: Vec<_> = table.vms.iter().map(|vm| vm.name.as_str()).collect();
-        assert_eq!(names, ["web", "web-60"]);
+        assert_eq!(names, ["web", "web-user0"]);
     }
 
     #[test]

@@ -105,6 +105,7 @@ impl Detector {
             }
             let began_s = u32::try_from(end_ns / 1_000_000_000).unwrap_or(key.0);
             let symptom = Symptom {
+                labels: BTreeMap::new(),
                 series,
                 began_s,
                 interval_s: (began_s, began_s),
@@ -305,6 +306,7 @@ fn symptom(window: &Summary, series: SeriesName, shift: &Shift) -> Symptom {
         _ => vm.total_ns(),
     });
     Symptom {
+        labels: vm.map(|vm| vm.labels.clone()).unwrap_or_default(),
         began_s: shift.began_s,
         interval_s: shift.interval_s,
         before,

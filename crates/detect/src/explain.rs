@@ -31,6 +31,7 @@ pub fn explain(window: &Summary, vm: &str) -> Vec<Finding> {
     let found = losses.chain(waits).filter(|(_, ns)| MIN_SHARE <= *ns as f64 / total);
     let finding = |(measure, ns): (Measure, u64)| {
         let symptom = Symptom {
+            labels: summary.labels.clone(),
             series: SeriesName {
                 host: Some(window.host.clone()),
                 vm: Some(vm.to_owned()),

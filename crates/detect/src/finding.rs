@@ -1,5 +1,7 @@
 //! What was found: findings, their causes, the evidence and what to do.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cause::is_lock;
@@ -91,6 +93,9 @@ pub struct SeriesName {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Symptom {
     pub series: SeriesName,
+    /// What is known of its VM when it is found, by name: `project`, `owner`, ...
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// Begin of the first window after the change, s since 1970.
     pub began_s: u32,
     /// The change lies between these with a probability of 95 %.

@@ -177,7 +177,19 @@ mod test {
         let series = SeriesName { host: Some("a".into()), vm: Some(vm.into()), measure };
         let at = (100, 100);
         let (before, after, score) = (0.0, 0.5, 10.0);
-        Symptom { series, began_s: 100, interval_s: at, before, after, score, cpus, is_over: false }
+        let labels = Default::default();
+        let is_over = false;
+        Symptom {
+            series,
+            labels,
+            began_s: 100,
+            interval_s: at,
+            before,
+            after,
+            score,
+            cpus,
+            is_over,
+        }
     }
 
     #[test]

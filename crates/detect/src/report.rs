@@ -344,6 +344,7 @@ mod test {
         let measures =
             [Measure::Exits(name()), Measure::Function(code()), Measure::Process(name())];
         let symptom = |measure| Symptom {
+            labels: Default::default(),
             series: SeriesName { host: Some(name()), vm: Some(name()), measure },
             began_s: 1,
             interval_s: (1, 1),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{CpuTimeRow, ResultCode, Results, VcpuTimeRow, VcpuTimeState};
+use model::{CpuTimeRow, ResultCode, Results, VcpuTimeRow, VcpuTimeState, VmLabels};
 
 use crate::summary::{bounded, without_cpu};
 use crate::{Code, FunctionTime, MAX_FUNCTIONS, MAX_OTHERS, MAX_VMS, Owner, Summary, VmSummary};
@@ -30,7 +30,11 @@ impl Summary {
             ..Self::default()
         };
         for vm in results.vms.iter().map(|row| &row.row) {
-            let kept = VmSummary { vcpus: vm.vcpus, ..VmSummary::default() };
+            let labels = VmLabels::NAMES.into_iter().zip(vm.labels.values());
+            let labels =
+                labels.filter_map(|(name, value)| Some((name.to_owned(), bounded(value?))));
+            let labels = labels.collect();
+            let kept = VmSummary { vcpus: vm.vcpus, labels, ..VmSummary::default() };
             summary.vms.insert(bounded(&vm.vm), kept);
         }
         while MAX_VMS < summary.vms.len() {
@@ -209,6 +213,7 @@ mod test {
             throttled_ns: None,
             map_via: None,
             no_map_reason: None,
+            labels: model::VmLabels { project: Some("shop".into()), ..Default::default() },
         }
     }
 

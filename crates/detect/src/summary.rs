@@ -130,6 +130,9 @@ pub struct VmSummary {
     /// Other VMs under a CPU quota of its own. Result tables don't tell.
     #[serde(default)]
     pub same_quota: BTreeSet<String>,
+    /// What its manager knows of it, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
 }
 
 impl VmSummary {

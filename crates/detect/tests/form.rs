@@ -66,6 +66,7 @@ fn actions() -> Vec<Action> {
 
 fn finding(cause: Cause) -> Finding {
     let symptom = |measure| Symptom {
+        labels: Default::default(),
         series: SeriesName { host: Some("kvm1".into()), vm: None, measure },
         began_s: 10_060,
         interval_s: (10_000, 10_120),

@@ -46,7 +46,7 @@ impl<'a> Chart<'a> {
             (vm, timelines)
         };
         let vms = (0..tables.vms.len()).map(VmId::from_index);
-        let chosen = vms.filter(|vm| self.vm.is_none_or(|only| only == *vm));
+        let chosen = vms.filter(|vm| self.vm.is_none_or(|only| tables.is_same_vm(only, *vm)));
         chosen.map(group).filter(|(_, timelines)| !timelines.is_empty()).collect()
     }
 

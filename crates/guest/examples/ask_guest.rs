@@ -84,7 +84,14 @@ fn ask(channel: &Channel, seconds: u64, out: &mut impl Write) -> Result<(), Box<
 
 fn print(reported: guest::ReportedMap, clock: Clock, out: &mut impl Write) -> io::Result<()> {
     let guest = Guest::Unmapped { reason: String::new() };
-    let vm = Vm { name: "vm".into(), pid: Pid(0), started: None, ended: None, guest };
+    let vm = Vm {
+        name: "vm".into(),
+        pid: Pid(0),
+        started: None,
+        ended: None,
+        guest,
+        labels: model::VmLabels::default(),
+    };
     let mut tables = Tables { vms: vec![vm], ..Tables::default() };
     let merged = guest::merge(
         reported,

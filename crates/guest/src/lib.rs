@@ -34,7 +34,7 @@ pub use file::{SnapshotError, read_snapshot};
 pub use frame::FrameError;
 pub use functions::functions;
 pub use known::{CachedMap, MAX_KEPT_BYTES};
-pub use link::{Channel, LinkError, Port};
+pub use link::{Channel, LinkError};
 pub use merge::{KernelFunctions, MapSpan, Merged, ReportedMap, SampleKey, merge};
 pub use session::{Limits, LogStart, Session};
 pub use session_error::SessionError;

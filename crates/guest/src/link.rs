@@ -1,13 +1,12 @@
 //! The way to a guest: bytes in and out of a file descriptor, never without a deadline.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use host::sockets::{SocketError, SocketFile, VmmSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net;
 
 use crate::vsock;
 
@@ -18,9 +17,15 @@ pub enum Channel {
         /// The guest's context id.
         cid: u32,
     },
+    /// A Unix socket of a VMM with a vsock device of its own: it takes `CONNECT PORT`, and answers `OK PORT`.
+    VsockSocket {
+        path: VmmSocket,
+        /// The user that runs the VM: no other user's socket is used.
+        user: u32,
+    },
     /// Its virtio-serial port: the VMM's UNIX socket.
     Serial {
-        path: PathBuf,
+        path: VmmSocket,
         /// The user that runs the VM: no other user's socket is used.
         user: u32,
     },
@@ -34,48 +39,13 @@ impl Channel {
     ///
     /// # Errors
     /// When there is no socket of the user that runs the VM.
-    pub fn port(&self) -> Result<Option<Port>, LinkError> {
+    pub fn port(&self) -> Result<Option<SocketFile>, LinkError> {
         match self {
-            Self::Serial { path, user } => Port::open(path, *user).map(Some),
-            Self::Vsock { .. } => Ok(None),
+            Self::Serial { path, user } => Ok(path.find(*user).map(Some)?),
+            Self::Vsock { .. } | Self::VsockSocket { .. } => Ok(None),
             #[cfg(feature = "outside")]
             Self::Memory(_) => Ok(None),
         }
-    }
-}
-
-/// The socket of a virtio-serial port. The path comes from a VM's command line: its user must not make us lock or
-/// write other files, such as another VM's port.
-#[derive(Debug)]
-pub struct Port {
-    descriptor: OwnedFd,
-    /// Its file system.
-    pub device: u64,
-    pub inode: u64,
-}
-
-impl Port {
-    fn open(path: &Path, user: u32) -> Result<Self, LinkError> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let descriptor =
-            rustix::fs::open(path, flags, Mode::empty()).map_err(LinkError::Connect)?;
-        let stat = rustix::fs::fstat(&descriptor).map_err(LinkError::Connect)?;
-        if !FileType::from_raw_mode(stat.st_mode).is_socket() {
-            return Err(LinkError::Connect(Errno::NOTSOCK));
-        }
-        if stat.st_uid != user {
-            return Err(LinkError::Stranger(stat.st_uid));
-        }
-        Ok(Self { descriptor, device: stat.st_dev, inode: stat.st_ino })
-    }
-
-    /// Connects to this socket, wherever its path leads by now.
-    fn connect(&self) -> Result<OwnedFd, Errno> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        let path = format!("/proc/self/fd/{}", self.descriptor.as_raw_fd());
-        net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(socket)
     }
 }
 
@@ -83,7 +53,8 @@ impl std::fmt::Display for Channel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Vsock { cid } => write!(f, "vsock (context id {cid})"),
-            Self::Serial { path, .. } => write!(f, "the virtio-serial port {}", path.display()),
+            Self::VsockSocket { path, .. } => write!(f, "the vsock socket {path}"),
+            Self::Serial { path, .. } => write!(f, "the virtio-serial port {path}"),
             #[cfg(feature = "outside")]
             Self::Memory(memory) => write!(f, "the memory of process {}", memory.process.0),
         }
@@ -112,6 +83,15 @@ pub enum LinkError {
     NotStarted(String),
 }
 
+impl From<SocketError> for LinkError {
+    fn from(error: SocketError) -> Self {
+        match error {
+            SocketError::Connect(errno) => Self::Connect(errno),
+            SocketError::Stranger(user) => Self::Stranger(user),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Link {
     descriptor: OwnedFd,
@@ -127,7 +107,9 @@ impl Link {
             Channel::Vsock { cid } => {
                 vsock::connect(*cid, api::guest::VSOCK_PORT).map_err(LinkError::Connect)
             }
-            Channel::Serial { path, user } => open_serial(path, *user),
+            Channel::VsockSocket { path, user } | Channel::Serial { path, user } => {
+                path.connect(*user).map_err(LinkError::from)
+            }
             #[cfg(feature = "outside")]
             Channel::Memory(memory) => {
                 let (child, stream) = crate::outside::start(memory)?;
@@ -135,13 +117,34 @@ impl Link {
             }
         };
         let link = Self::new(descriptor?);
-        if let Channel::Vsock { .. } = channel {
-            link.wait(PollFlags::OUT, deadline)?;
-            net::sockopt::socket_error(&link.descriptor)
-                .and_then(|outcome| outcome)
-                .map_err(LinkError::Connect)?;
+        match channel {
+            Channel::Vsock { .. } => {
+                link.wait(PollFlags::OUT, deadline)?;
+                net::sockopt::socket_error(&link.descriptor)
+                    .and_then(|outcome| outcome)
+                    .map_err(LinkError::Connect)?;
+            }
+            Channel::VsockSocket { .. } => link.ask_for_port(deadline)?,
+            _ => {}
         }
         Ok(link)
+    }
+
+    /// Has the VMM connect to our port of the guest. One on which nothing listens ends the connection.
+    fn ask_for_port(&self, deadline: Instant) -> Result<(), LinkError> {
+        const MAX_ANSWER: usize = 32;
+        self.send(format!("CONNECT {}\n", api::guest::VSOCK_PORT).as_bytes(), deadline)?;
+        let (mut answer, mut byte) = (Vec::new(), [0]);
+        // What follows the line is the guest's.
+        while byte != *b"\n" && answer.len() < MAX_ANSWER {
+            match self.receive(&mut byte, deadline) {
+                Err(LinkError::Closed) => return Err(LinkError::Connect(Errno::CONNREFUSED)),
+                received => received?,
+            };
+            answer.extend(byte);
+        }
+        let is_ok = answer.starts_with(b"OK ") && byte == *b"\n";
+        if is_ok { Ok(()) } else { Err(LinkError::Connect(Errno::PROTO)) }
     }
 
     /// A link over an open descriptor, for tests.
@@ -217,14 +220,6 @@ fn timespec(time: Duration) -> Timespec {
     }
 }
 
-/// Sockets only: QEMU may give a port's host end as a pseudo terminal, too.
-fn open_serial(path: &Path, user: u32) -> Result<OwnedFd, LinkError> {
-    let socket = Port::open(path, user)?.connect().map_err(LinkError::Connect)?;
-    let listener = net::sockopt::socket_peercred(&socket).map_err(LinkError::Connect)?;
-    let listener = listener.uid.as_raw();
-    if listener == user { Ok(socket) } else { Err(LinkError::Stranger(listener)) }
-}
-
 #[cfg(test)]
 mod test {
     use std::os::unix::net::UnixListener;
@@ -238,7 +233,7 @@ mod test {
         let _listener = UnixListener::bind(&path).unwrap();
         let own = rustix::process::getuid().as_raw();
         let open = |user| {
-            let channel = Channel::Serial { path: path.clone(), user };
+            let channel = Channel::Serial { path: path.clone().into(), user };
             Link::open(&channel, Instant::now() + Duration::from_secs(10)).map(drop)
         };
         assert_eq!(open(own), Ok(()));
@@ -246,17 +241,35 @@ mod test {
     }
 
     #[test]
-    fn links_to_ports_are_not_followed() {
+    fn a_vmm_with_a_vsock_of_its_own_connects_to_the_port() {
+        use std::io::{Read as _, Write as _};
         let folder = tempfile::tempdir().unwrap();
-        let [port, link, file] = ["port", "link", "file"].map(|name| folder.path().join(name));
-        let _listener = UnixListener::bind(&port).unwrap();
-        std::os::unix::fs::symlink(&port, &link).unwrap();
-        std::fs::write(&file, "").unwrap();
+        let path = folder.path().join("v.sock");
+        let listener = UnixListener::bind(&path).unwrap();
         let user = rustix::process::getuid().as_raw();
-        let find = |path: &Path| Port::open(path, user).map(drop);
-        assert_eq!(find(&port), Ok(()));
-        for path in [&link, &file] {
-            assert_eq!(find(path), Err(LinkError::Connect(Errno::NOTSOCK)));
-        }
+        let mut check = |answer: &'static [u8], expected: Result<&[u8], LinkError>| {
+            let vmm = std::thread::scope(|scope| {
+                let vmm = scope.spawn(|| {
+                    let (mut host, _) = listener.accept().unwrap();
+                    let mut request = [0; 12];
+                    host.read_exact(&mut request).unwrap();
+                    assert!(request.starts_with(b"CONNECT "), "{request:?}");
+                    host.write_all(answer).unwrap();
+                });
+                let deadline = Instant::now() + Duration::from_secs(10);
+                let channel = Channel::VsockSocket { path: path.clone().into(), user };
+                let link = Link::open(&channel, deadline);
+                vmm.join().unwrap();
+                link.and_then(|link| {
+                    let mut rest = [0; 8];
+                    link.receive(&mut rest, deadline).map(|n| rest[..n].to_vec())
+                })
+            });
+            assert_eq!(vmm, expected.map(<[u8]>::to_vec));
+        };
+        check(b"OK 1073741824\nhello", Ok(b"hello"));
+        check(b"", Err(LinkError::Connect(Errno::CONNREFUSED)));
+        check(b"NO\n", Err(LinkError::Connect(Errno::PROTO)));
+        check(&[b'1'; 100], Err(LinkError::Connect(Errno::PROTO)));
     }
 }

@@ -81,21 +81,37 @@ pub(crate) mod listen {
         Ok(socket)
     }
 
-    /// Waits for the next connection of a process that may know about this system's processes: root of
-    /// the host, or root of the guest itself. Others are turned away.
-    pub(crate) fn accept(listener: &OwnedFd) -> Result<OwnedFd, Errno> {
+    /// Of the host's processes those that may ask.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum HostProcesses {
+        /// Those of root, by the port that they come from.
+        Root,
+        /// Also those for which the VMM connects: it has no way to say who they are. Who may use its Unix socket is the VMM's
+        /// and the host's to decide.
+        OfTheVmm,
+    }
+
+    /// Waits for the next connection of a process that may know about this system's processes: one of the host, or root of
+    /// the guest itself. Others are turned away.
+    pub(crate) fn accept(listener: &OwnedFd, processes: HostProcesses) -> Result<OwnedFd, Errno> {
         loop {
             let (socket, peer) = net::acceptfrom_with(listener, SocketFlags::CLOEXEC)?;
-            if peer.and_then(|peer| decode(&peer)).is_some_and(may_ask) {
+            if peer.and_then(|peer| decode(&peer)).is_some_and(|peer| may_ask(peer, processes)) {
                 return Ok(socket);
             }
         }
     }
 
-    fn may_ask(peer: VsockAddress) -> bool {
+    fn may_ask(peer: VsockAddress, processes: HostProcesses) -> bool {
         const LOCAL: u32 = 1;
         const HOST: u32 = 2;
-        matches!(peer.cid, LOCAL | HOST) && peer.port < UNPRIVILEGED_PORTS
+        /// Firecracker and cloud-hypervisor connect from these.
+        const OF_VMM: std::ops::Range<u32> = 1 << 30..1 << 31;
+        match peer.cid {
+            LOCAL | HOST if peer.port < UNPRIVILEGED_PORTS => true,
+            HOST => processes == HostProcesses::OfTheVmm && OF_VMM.contains(&peer.port),
+            _ => false,
+        }
     }
 
     fn decode(peer: &SocketAddrAny) -> Option<VsockAddress> {
@@ -119,7 +135,23 @@ pub(crate) mod listen {
             for (cid, port, expected) in
                 [(2, 1023, true), (1, 5, true), (2, 1024, false), (3, 5, false)]
             {
-                assert_eq!(may_ask(VsockAddress::new(cid, port)), expected, "{cid}:{port}");
+                let peer = VsockAddress::new(cid, port);
+                assert_eq!(may_ask(peer, HostProcesses::Root), expected, "{cid}:{port}");
+            }
+        }
+
+        #[test]
+        fn a_vmm_may_ask_for_processes_of_the_host_if_the_guest_says_so() {
+            use HostProcesses::{OfTheVmm, Root};
+            for (cid, port, processes, expected) in [
+                (2, 1 << 30, OfTheVmm, true),
+                (2, 1 << 30, Root, false),
+                (2, 1 << 31, OfTheVmm, false),
+                (1, 1 << 30, OfTheVmm, false),
+                (2, 1023, OfTheVmm, true),
+            ] {
+                let may = may_ask(VsockAddress::new(cid, port), processes);
+                assert_eq!(may, expected, "{cid}:{port} {processes:?}");
             }
         }
     }

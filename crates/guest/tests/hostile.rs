@@ -39,6 +39,7 @@ fn tables() -> Tables {
         pid: Pid(1),
         started: None,
         ended: None,
+        labels: model::VmLabels::default(),
         guest: Guest::Unmapped { reason: String::new() },
     };
     Tables { vms: vec![vm("other"), vm("hostile")], ..Tables::default() }

@@ -17,5 +17,6 @@ pub mod processes;
 pub mod procfs;
 pub mod quotas;
 pub mod sideband;
+pub mod sockets;
 pub mod tasks;
 pub mod vms;

@@ -168,6 +168,16 @@ pub fn read_comm(directory: &Path) -> io::Result<String> {
     Ok(name.strip_suffix('\n').unwrap_or(&name).to_owned())
 }
 
+/// At most `most` bytes of a file; bytes that are not UTF-8 are replaced.
+///
+/// # Errors
+/// If the file can't be read.
+pub(crate) fn read_bounded(path: &Path, most: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// Reads and parses at most `most` bytes of `/proc/PID/maps` below `directory`.
 ///
 /// # Errors

@@ -135,7 +135,7 @@ impl OutgoingVm {
         Ok(Self {
             process: here.process,
             session,
-            monitor,
+            monitor: monitor.path().to_owned(),
             uuid: described.uuid,
             memory,
             ran_s: here.ran_s,
@@ -530,9 +530,10 @@ fn runs_on(session: &mut Session, result: &mut Migrated) {
 pub(crate) fn adopt(record: &Record) -> Option<Migration> {
     let mut session = None;
     while record.is_there() {
-        let user = host::vms::describe(Path::new(PROC), record.pid, "").user;
+        let vm = host::vms::describe(Path::new(PROC), record.pid, "");
+        let monitor = vm.monitor.unwrap_or_else(|| record.monitor.clone().into());
         let requested = match &mut session {
-            None => Session::open(&record.monitor, user).map(|opened| session = Some(opened)),
+            None => Session::open(&monitor, vm.user).map(|opened| session = Some(opened)),
             Some(open) => match open.migration() {
                 Ok(migration) if migration.state == MigrationState::Completed => {
                     if let Err(error) = end(open, record) {

@@ -102,7 +102,7 @@ impl Template {
 
     /// The monitor that it names.
     pub(crate) fn monitor(&self) -> Option<PathBuf> {
-        host::vms::parse_command_line(&self.words, "").monitor
+        host::vms::monitor_path(&self.words)
     }
 
     /// The command line of a QEMU that waits for a VM, with a monitor at `monitor` if it has none of its own.

@@ -35,7 +35,7 @@ pub use switch::{GuestRegisters, OffCpuReason, RecordConsumer, Switch, SwitchEve
 pub use tables::{
     BuildId, CpuNode, ExitCount, Guest, Header, Image, ImageKind, Mapping, Module, Note,
     NumaReading, OffCpuSource, Owner, QuotaMember, Stack, Symbol, SymbolName, Tables, Thread,
-    ThrottledQueue, Throttling, Trigger, Vcpu, Vendor, Vm, VmMemory,
+    ThrottledQueue, Throttling, Trigger, Vcpu, Vendor, Vm, VmLabels, VmMemory,
 };
 pub use text::{error_chain, is_unsafe, replace_unsafe};
 pub use time::{Clock, HostNs};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::Header;
+use crate::{Header, VmLabels};
 
 /// Which window a row comes from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -193,6 +193,7 @@ pub struct VmRow {
     /// Where its guest's map came from.
     pub map_via: Option<String>,
     pub no_map_reason: Option<String>,
+    pub labels: VmLabels,
 }
 
 /// Something lost, cut or noted while a window was collected.

@@ -179,7 +179,7 @@ pub enum NumaReading {
 /// A virtual machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vm {
-    /// Its name, unique in the recording.
+    /// Its name. Only a VM that ended and started again has several rows of one name.
     pub name: String,
     /// The VMM's host process.
     pub pid: Pid,
@@ -188,6 +188,57 @@ pub struct Vm {
     /// When it went away; `None`: it outlived the recording.
     pub ended: Option<HostNs>,
     pub guest: Guest,
+    pub labels: VmLabels,
+}
+
+/// What a VM's manager knows of it. Managers and users choose these texts: they are for showing and choosing, no proof.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct VmLabels {
+    pub uuid: Option<String>,
+    /// `libvirt`, `openstack`, `kubevirt`, `proxmox`, `incus`, `lxd`, or the program of a VMM without one.
+    pub manager: Option<String>,
+    /// The manager's number of the VM.
+    pub id: Option<String>,
+    /// What the manager's users call the VM.
+    pub instance: Option<String>,
+    pub project: Option<String>,
+    pub owner: Option<String>,
+    pub namespace: Option<String>,
+    pub pod: Option<String>,
+    /// The systemd unit that it runs in.
+    pub unit: Option<String>,
+    pub tags: Option<String>,
+}
+
+impl VmLabels {
+    /// Names of the labels, in their order.
+    pub const NAMES: [&str; 10] = [
+        "uuid",
+        "manager",
+        "manager_id",
+        "instance",
+        "project",
+        "owner",
+        "namespace",
+        "pod",
+        "unit",
+        "tags",
+    ];
+
+    /// Of labels in the order of their names.
+    #[must_use]
+    pub fn from_values(values: [Option<String>; 10]) -> Self {
+        let [uuid, manager, id, instance, project, owner, namespace, pod, unit, tags] = values;
+        Self { uuid, manager, id, instance, project, owner, namespace, pod, unit, tags }
+    }
+
+    /// The labels, in the order of their names.
+    #[must_use]
+    pub fn values(&self) -> [Option<&str>; 10] {
+        let Self { uuid, manager, id, instance, project, owner, namespace, pod, unit, tags } = self;
+        [uuid, manager, id, instance, project, owner, namespace, pod, unit, tags]
+            .map(Option::as_deref)
+    }
 }
 
 /// Where a VM's guest map came from.
@@ -222,6 +273,13 @@ pub struct Vcpu {
 }
 
 impl Tables {
+    /// Whether two rows are the same VM: it may have ended and started again.
+    #[must_use]
+    pub fn is_same_vm(&self, one: VmId, other: VmId) -> bool {
+        let name = |vm: VmId| self.vms.get(vm.index()).map(|vm| &vm.name);
+        one == other || (name(one).is_some() && name(one) == name(other))
+    }
+
     /// When a vCPU was there, within the recording; `None`: it is in no table.
     #[must_use]
     pub fn vcpu_span(&self, vcpu: VcpuId, header: &Header) -> Option<(HostNs, HostNs)> {

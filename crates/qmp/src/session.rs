@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use host::sockets::{SocketError, VmmSocket};
 use rustix::io::Errno;
 use rustix::net::{
     self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -135,22 +136,17 @@ impl Session {
         Ok(session)
     }
 
-    /// Connects to the monitor of a VM that this user runs. The path comes from the VM's command line: nothing but a socket
-    /// is opened, and no other socket is used.
+    /// Connects to the monitor of a VM that this user runs.
     ///
     /// # Errors
     /// When it can't be talked to, or is in use.
-    pub fn open(socket: &Path, user: u32) -> Result<Self, QmpError> {
-        let stream = match connect(socket) {
+    pub fn open(socket: &VmmSocket, user: u32) -> Result<Self, QmpError> {
+        let stream = socket.connect(user).map_err(|error| match error {
             // So many wait already.
-            Err(Errno::AGAIN) => return Err(QmpError::InUse),
-            stream => stream.map_err(|error| QmpError::Connect(error.into()))?,
-        };
-        let listener = net::sockopt::socket_peercred(&stream).map_err(io::Error::from)?;
-        let listener = listener.uid.as_raw();
-        if listener != user {
-            return Err(QmpError::Stranger(listener));
-        }
+            SocketError::Connect(Errno::AGAIN) => QmpError::InUse,
+            SocketError::Connect(errno) => QmpError::Connect(errno.into()),
+            SocketError::Stranger(user) => QmpError::Stranger(user),
+        })?;
         let mut session = Self::silent(stream.into())?;
         session.limit = GREETING_LIMIT;
         match session.greet() {

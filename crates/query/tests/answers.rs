@@ -328,6 +328,7 @@ fn vm_row(vm: &str, [all, outside, vmm]: [u64; 3]) -> VmRow {
         throttled_ns: Some(0),
         map_via: None,
         no_map_reason: None,
+        labels: model::VmLabels::default(),
     }
 }
 

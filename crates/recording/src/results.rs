@@ -233,6 +233,16 @@ table! {
         throttled_ns: Option<u64> [added] = row.throttled_ns,
         map_via: Option<Text> = Text::from_text(row.map_via.as_deref()),
         no_map_reason: Option<Text> = Text::from_text(row.no_map_reason.as_deref()),
+        uuid: Option<Text> [added] = Text::from_text(row.labels.uuid.as_deref()),
+        manager: Option<Text> [added] = Text::from_text(row.labels.manager.as_deref()),
+        manager_id: Option<Text> [added] = Text::from_text(row.labels.id.as_deref()),
+        instance: Option<Text> [added] = Text::from_text(row.labels.instance.as_deref()),
+        project: Option<Text> [added] = Text::from_text(row.labels.project.as_deref()),
+        owner: Option<Text> [added] = Text::from_text(row.labels.owner.as_deref()),
+        namespace: Option<Text> [added] = Text::from_text(row.labels.namespace.as_deref()),
+        pod: Option<Text> [added] = Text::from_text(row.labels.pod.as_deref()),
+        unit: Option<Text> [added] = Text::from_text(row.labels.unit.as_deref()),
+        tags: Option<Text> [added] = Text::from_text(row.labels.tags.as_deref()),
     }
     read |number, columns| Ok(result((host, boot, window_ns, slice), VmRow {
         vm: vm.to_string(),
@@ -244,6 +254,9 @@ table! {
         throttled_ns: *throttled_ns,
         map_via: text(map_via),
         no_map_reason: text(no_map_reason),
+        labels: crate::tables::labels([
+            uuid, manager, manager_id, instance, project, owner, namespace, pod, unit, tags,
+        ]),
     }))
 }
 
@@ -340,6 +353,11 @@ mod test {
             throttled_ns: None,
             map_via: None,
             no_map_reason: some("silent"),
+            labels: model::VmLabels {
+                project: some("shop"),
+                id: some("100"),
+                ..Default::default()
+            },
         };
         let counter = HealthRow { subject: "host".into(), what: "lost".into(), count: Some(1) };
         let note = HealthRow { count: None, ..counter.clone() };

@@ -6,7 +6,7 @@ use model::{
     BuildId, Clock, CpuId, CpuNode, Cr3, ExitCount, Guest, GuestVirt, HostNs, HostVirt, Image,
     ImageId, ImageKind, KernelStack, Mapping, Module, ModuleId, NumaReading, Owner, Pid,
     QuotaMember, Stack, Symbol, SymbolName, Tables, Thread, ThrottledQueue, Throttling, Tid, Vcpu,
-    VcpuId, Vm, VmId, VmMemory,
+    VcpuId, Vm, VmId, VmLabels, VmMemory,
 };
 
 use crate::columns::{Budget, Table, Text, WHOLE_TABLES, read_table, table, write_table};
@@ -169,6 +169,11 @@ fn dangling(tables: &Tables) -> Option<&'static str> {
     whole.into_iter().find(|(_, whole)| !whole).map(|(table, _)| table)
 }
 
+/// A VM's labels, by their columns.
+pub(crate) fn labels(columns: [&Option<Text>; 10]) -> VmLabels {
+    VmLabels::from_values(columns.map(|column| column.as_ref().map(Text::to_string)))
+}
+
 /// Row numbers have to be row numbers: everything refers to rows by them.
 pub(crate) fn check_id(id: u32, row: u32) -> Result<(), &'static str> {
     if id == row { Ok(()) } else { Err("its rows are not in order") }
@@ -190,9 +195,22 @@ table! {
         host_minus_guest_ns: Option<i64> = clock.map(|clock| clock.host_minus_guest_ns),
         clock_error_ns: Option<u64> = clock.map(|clock| clock.error_ns),
         no_map_reason: Option<Text> = Text::from_text(reason),
+        uuid: Option<Text> [added] = Text::from_text(vm.labels.uuid.as_deref()),
+        manager: Option<Text> [added] = Text::from_text(vm.labels.manager.as_deref()),
+        manager_id: Option<Text> [added] = Text::from_text(vm.labels.id.as_deref()),
+        instance: Option<Text> [added] = Text::from_text(vm.labels.instance.as_deref()),
+        project: Option<Text> [added] = Text::from_text(vm.labels.project.as_deref()),
+        owner: Option<Text> [added] = Text::from_text(vm.labels.owner.as_deref()),
+        namespace: Option<Text> [added] = Text::from_text(vm.labels.namespace.as_deref()),
+        pod: Option<Text> [added] = Text::from_text(vm.labels.pod.as_deref()),
+        unit: Option<Text> [added] = Text::from_text(vm.labels.unit.as_deref()),
+        tags: Option<Text> [added] = Text::from_text(vm.labels.tags.as_deref()),
     }
     read |row, columns| {
         check_id(*id, row)?;
+        let labels = labels([
+            uuid, manager, manager_id, instance, project, owner, namespace, pod, unit, tags,
+        ]);
         let guest = match (map_via, host_minus_guest_ns, clock_error_ns, no_map_reason) {
             (Some(via), &Some(host_minus_guest_ns), &Some(error_ns), None) => {
                 let clock = Clock { host_minus_guest_ns, error_ns };
@@ -202,7 +220,7 @@ table! {
             _ => return Err("a guest is neither mapped nor unmapped"),
         };
         let (started, ended) = (*started_ns, *ended_ns);
-        Ok(Vm { name: name.to_string(), pid: *pid, started, ended, guest })
+        Ok(Vm { name: name.to_string(), pid: *pid, started, ended, guest, labels })
     }
 }
 

@@ -85,6 +85,8 @@ struct Alert {
     kind: Kind,
     host: Option<String>,
     vm: Option<String>,
+    /// A few of what the VM's manager knows of it.
+    vm_labels: Vec<(&'static str, String)>,
     /// What changed, from where to where.
     summary: String,
     cause: String,
@@ -114,6 +116,7 @@ impl Alert {
             kind: kind_of(&first.series.measure),
             host: label(&first.series.host),
             vm: label(&first.series.vm),
+            vm_labels: vm_labels(&first.labels),
             summary: text(detect::report::symptom_in_words(first)),
             cause: text(detect::report::cause_in_words(&finding.cause)),
             advice: finding.advice.iter().take(MAX_ADVICE).map(action).collect(),
@@ -139,8 +142,18 @@ impl Alert {
         ]);
         labels.extend(self.host.as_deref().map(|host| ("host", host)));
         labels.extend(self.vm.as_deref().map(|vm| ("vm", vm)));
+        labels.extend(self.vm_labels.iter().map(|(name, value)| (*name, value.as_str())));
         labels
     }
+}
+
+/// Labels of VMs that alerts and metrics have: those that many VMs share.
+const VM_LABELS: [&str; 4] = ["manager", "namespace", "owner", "project"];
+
+/// Of a VM's labels those of alerts and metrics.
+pub(crate) fn vm_labels(labels: &BTreeMap<String, String>) -> Vec<(&'static str, String)> {
+    let label = |name: &'static str| Some((name, short(labels.get(name)?, MAX_LABEL)));
+    VM_LABELS.into_iter().filter_map(label).collect()
 }
 
 /// The beginning of a text, without what steers a terminal or can't be seen.
@@ -200,6 +213,11 @@ pub(crate) mod test {
             measure: Measure::StealOutside,
         };
         let first = Symptom {
+            labels: [
+                ("project".to_owned(), "shop".to_owned()),
+                ("unit".to_owned(), "x".to_owned()),
+            ]
+            .into(),
             series,
             began_s: 1_800_000_000,
             interval_s: (1_800_000_000, 1_800_000_060),
@@ -240,6 +258,7 @@ pub(crate) mod test {
             ("host", "kvm1"),
             ("id", "0000000000000007"),
             ("kind", "steal-outside"),
+            ("project", "shop"),
             ("severity", "warning"),
             ("vm", "db"),
         ];

@@ -12,7 +12,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::registry::Registry;
 
-use crate::alerts::{KINDS, short};
+use crate::alerts::{KINDS, short, vm_labels};
 use model::VcpuTimeState;
 
 use crate::metrics::plain;
@@ -53,6 +53,7 @@ struct VmTotals {
     states: BTreeMap<VcpuTimeState, u64>,
     /// How many, and how long they took.
     exits: BTreeMap<String, (u64, u64)>,
+    labels: Vec<(&'static str, String)>,
 }
 
 /// Totals of all hosts and VMs.
@@ -125,6 +126,7 @@ impl VmTotals {
     fn add(&mut self, vm: &VmSummary, now_s: u64) {
         self.last_s = now_s;
         self.vcpus = vm.vcpus;
+        self.labels = vm_labels(&vm.labels);
         for (state, ns) in &vm.states {
             let sum = self.states.entry(*state).or_default();
             *sum = sum.saturating_add(*ns);
@@ -213,7 +215,15 @@ impl Totals {
         let vcpus = self.vms.iter().map(|((host, name), vm)| {
             (vec![("host", host.as_str()), ("vm", name)], f64::from(vm.vcpus))
         });
-        write(encoder, ("vm_vcpus", "vCPUs of a VM", MetricType::Gauge), vcpus)
+        write(encoder, ("vm_vcpus", "vCPUs of a VM", MetricType::Gauge), vcpus)?;
+        let known =
+            self.vms.iter().filter(|((_, name), vm)| name != OTHER && !vm.labels.is_empty());
+        let info = known.map(|((host, name), vm)| {
+            let labels = vm.labels.iter().map(|(name, value)| (*name, value.as_str()));
+            (vec![("host", host.as_str()), ("vm", name)].into_iter().chain(labels).collect(), 1.0)
+        });
+        let help = "What a VM's manager knows of it, 1 for each VM";
+        write(encoder, ("vm_info", help, MetricType::Gauge), info)
     }
 
     fn encode_hosts(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -281,6 +291,7 @@ mod test {
                 (VcpuTimeState::StealOutside, S / 2),
             ]),
             exits: BTreeMap::from([("io".to_owned(), io)]),
+            labels: BTreeMap::from([("project".to_owned(), "shop".to_owned())]),
             ..VmSummary::default()
         };
         let process = OwnerUse { ns: S, functions: Vec::new() };
@@ -321,6 +332,7 @@ mod test {
                 "vmscope_vm_exits_total{host=\"kvm1\",vm=\"db\",reason=\"io\"} 18.0",
                 "vmscope_vm_exit_seconds_total{host=\"kvm1\",vm=\"db\",reason=\"io\"} 2.0",
                 "vmscope_vm_vcpus{host=\"kvm1\",vm=\"db\"} 2.0",
+                "vmscope_vm_info{host=\"kvm1\",vm=\"db\",project=\"shop\"} 1.0",
                 "vmscope_host_overcommit_ratio{host=\"kvm1\"} 0.5",
                 "vmscope_host_cpu_seconds_total{host=\"kvm1\"} 80.0",
                 "vmscope_host_cpu_demand_seconds_total{host=\"kvm1\"} 15.5",

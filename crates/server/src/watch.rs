@@ -430,6 +430,7 @@ mod test {
     fn symptom() -> Symptom {
         let measure = detect::Measure::StealOutside;
         Symptom {
+            labels: Default::default(),
             series: detect::SeriesName { host: None, vm: None, measure },
             began_s: 1,
             interval_s: (1, 1),

@@ -59,6 +59,7 @@ fn merge(map: &GuestMap) {
         pid: Pid(1),
         started: None,
         ended: None,
+        labels: model::VmLabels::default(),
         guest: unmapped.clone(),
     };
     let mut tables = Tables { vms: vec![vm("a"), vm("b")], ..Tables::default() };

@@ -348,7 +348,10 @@ export interface Found {
   ns: number;
 }
 
-// Hosts, VMs and functions whose names have a text in them, whatever its case.
+// What VMs' managers know of them.
+const LABELS = ["instance", "manager_id", "namespace", "owner", "pod", "project", "tags", "uuid"];
+
+// Hosts, VMs and functions whose names have a text in them, whatever its case, and VMs whose labels have it.
 export async function search(
   wanted: string,
   span: Span,
@@ -356,7 +359,7 @@ export async function search(
 ): Promise<Table<Found>> {
   const has = (column: string) => `strpos(lower(${column}), ${quote(wanted.toLowerCase())}) > 0`;
   const vms = `
-    SELECT host, vm, sum(vcpu_ns) AS ns FROM vms WHERE ${within(span)} AND (${has("vm")} OR ${has("host")}) GROUP BY 1, 2 ORDER BY ns DESC LIMIT 200`;
+    SELECT host, vm, sum(vcpu_ns) AS ns FROM vms WHERE ${within(span)} AND (${["vm", "host", ...LABELS].map(has).join(" OR ")}) GROUP BY 1, 2 ORDER BY ns DESC LIMIT 200`;
   const functions = `
     SELECT function, module, sum(corrected_ns) AS ns FROM vcpu_time WHERE ${within(span)} AND ${has("function")}
     GROUP BY 1, 2 ORDER BY ns DESC LIMIT 200`;

@@ -1,5 +1,6 @@
 //! `vmscope doctor`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
@@ -8,6 +9,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Context;
 use api::guest::SERIAL_PORT_NAME;
 use host::capabilities::{self, Area, AreaVerdict, Facts, Finding, State, Trial, Trials, Verdict};
+use host::vms::{STATE_FOLDER, VmNames, VmProcess};
 use model::Trigger;
 use probes::{ProbeError, Sampler};
 use sandbox::Sandbox;
@@ -115,8 +117,10 @@ fn running_vms(sampler: &Sampler) -> Result<Vec<String>, ProbeError> {
     let mut pids: Vec<u32> = sampler.find_vcpus()?.iter().map(|vcpu| vcpu.pid.0).collect();
     pids.sort_unstable();
     pids.dedup();
-    let describe = |pid| host::vms::describe(Path::new("/proc"), pid, SERIAL_PORT_NAME).name;
-    Ok(pids.into_iter().map(describe).collect())
+    let describe = |pid| host::vms::describe(Path::new("/proc"), pid, SERIAL_PORT_NAME);
+    let vms: Vec<VmProcess> = pids.into_iter().map(describe).collect();
+    let names = VmNames::in_folder(Path::new(STATE_FOLDER));
+    Ok(names.of(&vms.iter().collect::<Vec<_>>(), &BTreeMap::new()))
 }
 
 fn try_guest() -> Trial {

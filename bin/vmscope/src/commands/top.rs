@@ -154,8 +154,9 @@ fn print_once(data: &Data, args: &Args) -> anyhow::Result<ExitCode> {
         shown = data.windows.recv().context("sampling ended unexpectedly")??;
         windows += 1;
     }
-    let report =
+    let mut report =
         analysis::report::top(&shown.hostname, shown.n_cpus, shown.window_ns, &shown.vcpus);
+    report.notes.extend(shown.notes);
     let text = match args.format {
         Format::Text => report.text(width()),
         Format::Json => table::pretty(&report.json),

@@ -17,7 +17,7 @@ pub fn agreement(
     period_ns: u64,
 ) -> Report {
     let rows = found.vcpus.iter().filter_map(|v| Some((tables.vcpus.get(v.vcpu.index())?, v)));
-    let mut rows: Vec<_> = rows.filter(|(row, _)| is_selected(selection, row)).collect();
+    let mut rows: Vec<_> = rows.filter(|(row, _)| is_selected(tables, selection, row)).collect();
     rows.sort_by_key(|(row, _)| (row.vm, row.number));
     let mut report = Report::default();
     let mut vcpus = Vec::new();
@@ -34,8 +34,8 @@ pub fn agreement(
     report
 }
 
-fn is_selected(selection: &Selection, row: &Vcpu) -> bool {
-    selection.vm().is_none_or(|vm| vm == row.vm)
+fn is_selected(tables: &Tables, selection: &Selection, row: &Vcpu) -> bool {
+    selection.vm().is_none_or(|vm| tables.is_same_vm(vm, row.vm))
         && selection.vcpu().is_none_or(|number| number == row.number)
 }
 

@@ -12,6 +12,7 @@ mod cpus;
 mod slices;
 mod vcpus;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::{
@@ -112,7 +113,7 @@ fn host(header: &Header, tables: &Tables, samples: u64) -> HostRow {
         vmscope_version: header.vmscope_version.clone(),
         period_ns: header.period_ns,
         cpus: count(header.cpus.len()),
-        vms: count(tables.vms.len()),
+        vms: count(tables.vms.iter().map(|vm| &vm.name).collect::<BTreeSet<_>>().len()),
         samples,
         samples_lost: header.count(Counter::SamplesDropped),
         samples_missed: header.count(Counter::SamplesMissed),
@@ -133,7 +134,32 @@ fn vms(tables: &Tables, axis: &VcpuTimelines) -> Vec<VmRow> {
             times.add(timeline);
         }
     }
-    tables.vms.iter().zip(&times).map(|(vm, times)| times.row(vm)).collect()
+    let mut rows: BTreeMap<&str, (usize, VmRow)> = BTreeMap::new();
+    for (number, (vm, times)) in tables.vms.iter().zip(&times).enumerate() {
+        let mut row = times.row(vm);
+        // One that ended and started again is one VM.
+        let place = match rows.get(vm.name.as_str()) {
+            Some((place, before)) => {
+                add_earlier(&mut row, before);
+                *place
+            }
+            None => number,
+        };
+        rows.insert(&vm.name, (place, row));
+    }
+    let mut rows: Vec<(usize, VmRow)> = rows.into_values().collect();
+    rows.sort_unstable_by_key(|(place, _)| *place);
+    rows.into_iter().map(|(_, row)| row).collect()
+}
+
+/// Adds the time of a VM before it ended and started again. All else is as it was last.
+fn add_earlier(row: &mut VmRow, before: &VmRow) {
+    let sum = |one: Option<u64>, other: Option<u64>| Some(one?.saturating_add(other?));
+    row.vcpus = row.vcpus.max(before.vcpus);
+    row.vcpu_ns = row.vcpu_ns.saturating_add(before.vcpu_ns);
+    row.steal_outside_ns = sum(row.steal_outside_ns, before.steal_outside_ns);
+    row.steal_vmm_ns = sum(row.steal_vmm_ns, before.steal_vmm_ns);
+    row.throttled_ns = sum(row.throttled_ns, before.throttled_ns);
 }
 
 /// Time of all vCPUs of a VM.
@@ -175,6 +201,7 @@ impl VmTimes {
             throttled_ns: Some(self.throttled_ns),
             map_via,
             no_map_reason,
+            labels: vm.labels.clone(),
         }
     }
 }

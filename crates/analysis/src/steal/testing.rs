@@ -154,6 +154,7 @@ fn tables() -> Tables {
         pid: Pid(pid),
         started: None,
         ended: None,
+        labels: model::VmLabels::default(),
         guest: Guest::Unmapped { reason: String::new() },
     };
     let image = |pid, name: &str| Image {

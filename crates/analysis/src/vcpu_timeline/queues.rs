@@ -163,6 +163,7 @@ mod test {
             pid: Pid(1),
             started: None,
             ended: None,
+            labels: model::VmLabels::default(),
             guest: model::Guest::Unmapped { reason: String::new() },
         };
         let member = |vcpu| {

@@ -205,6 +205,7 @@ impl Host {
                 pid: self.pid(name),
                 started: started.filter(|time| 0 < *time).map(HostNs),
                 ended: ended.filter(|time| *time < self.end).map(HostNs),
+                labels: model::VmLabels::default(),
                 guest: Guest::Unmapped { reason: String::new() },
             }
         });

@@ -228,6 +228,7 @@ fn vms() -> Vec<Vm> {
         pid: Pid(pid),
         started: None,
         ended: None,
+        labels: model::VmLabels::default(),
         guest,
     };
     let reason = "no vsock device and no vmscope serial port".to_owned();

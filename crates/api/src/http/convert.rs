@@ -38,6 +38,7 @@ impl FindingChange {
         Self {
             host,
             vm,
+            labels: symptom.labels.clone(),
             measure: measure.into(),
             what,
             since_unix_s: symptom.began_s.into(),
@@ -78,8 +79,9 @@ impl TryFrom<FindingEntry> for Finding {
 
 impl From<FindingChange> for Symptom {
     fn from(change: FindingChange) -> Self {
-        let FindingChange { host, vm, measure, .. } = change;
+        let FindingChange { host, vm, measure, labels, .. } = change;
         Self {
+            labels,
             series: SeriesName { host, vm, measure: measure.into() },
             began_s: seconds(change.since_unix_s),
             interval_s: (seconds(change.onset.from_unix_s), seconds(change.onset.to_unix_s)),
@@ -278,6 +280,7 @@ mod test {
         let actions =
             [Action::Fix(code.clone()), Action::Limit(Owner::Idle), Action::LowerHaltPoll];
         let symptom = |measure| Symptom {
+            labels: Default::default(),
             series: SeriesName { host: Some("kvm1".into()), vm: None, measure },
             began_s: 10_060,
             interval_s: (10_000, 10_120),

@@ -3,6 +3,8 @@
 //!
 //! Names of VMs, processes and functions are as guests and hosts chose them: who shows them has to escape them.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -269,6 +271,9 @@ pub struct FindingChange {
     /// Which of its VMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<String>,
+    /// What the VM's manager knows of it, by name: `project`, `owner`, ...
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// What of it.
     pub measure: FindingMeasure,
     /// The same in words.

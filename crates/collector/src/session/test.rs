@@ -210,6 +210,7 @@ impl Host {
             locks: folder("run"),
             config: folder("etc"),
             logs: folder("log"),
+            state: folder("state"),
         };
         let sampling = Sampling {
             trigger: Trigger::CpuClock,

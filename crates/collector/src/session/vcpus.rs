@@ -63,7 +63,8 @@ impl Session {
         }
         let roots = &self.plan.roots;
         let describe = |pid: Pid| host::vms::describe(&roots.proc, pid.0, SERIAL_PORT_NAME);
-        let changes = self.vms.update(found.clone(), started, describe);
+        let names = host::vms::VmNames::in_folder(&roots.state);
+        let changes = self.vms.update(found.clone(), started, describe, &names);
         let mut look = VcpuScan::default();
         for (tid, vcpu, row, number) in &changes.watch {
             look.new_vcpus.insert(*row);

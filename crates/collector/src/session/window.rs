@@ -159,11 +159,11 @@ impl Session {
             header.counters.insert(Counter::ThrottledQueuesDropped.name().to_owned(), dropped);
         }
         self.window.before = now;
-        let VmTable { vms, vcpus, identities, .. } = &self.vms;
+        let VmTable { vms, vcpus, .. } = &self.vms;
         WindowEnd {
             header,
             vms: vms.clone(),
-            identities: identities.clone(),
+            identities: self.vms.identities(),
             vcpus: vcpus.clone(),
             quotas,
             exits,

@@ -15,7 +15,7 @@ use tracer::SLOT_BYTES;
 use super::checkpoints::Checkpoints;
 use super::command::HeldCommand;
 use super::disk_space::disk_space;
-use super::guest::{GuestPlan, PreparedGuest, all_vms, find_vm, vcpu_threads};
+use super::guest::{GuestPlan, NamedVm, PreparedGuest, all_vms, find_vm, vcpu_threads};
 use super::host::Host;
 use super::machine::TracedMachine;
 use super::plan::{Scope, TracePlan, Traced};
@@ -96,7 +96,7 @@ fn find_vms(plan: &TracePlan) -> Result<Vms<'_>, CollectError> {
     }
     let find = |vm: &'_ String| -> Result<_, CollectError> {
         let failed = |reason| CollectError::Vm { vm: vm.clone(), reason };
-        let (found, process) = find_vm(&plan.roots.proc, vm).map_err(failed)?;
+        let (found, process, _) = find_vm(&plan.roots.proc, vm).map_err(failed)?;
         Ok((found, process))
     };
     plan.vms
@@ -109,13 +109,13 @@ fn find_vms(plan: &TracePlan) -> Result<Vms<'_>, CollectError> {
 fn others(proc: &Path, vms: &Vms<'_>) -> Vec<Machine> {
     let all = all_vms(proc).unwrap_or_default();
     let is_traced = |vm: &FoundVm| vms.iter().any(|(_, traced, _)| traced.pid == vm.pid);
-    let row = |(vm, process): (FoundVm, VmProcess)| Machine {
-        name: process.name,
+    let row = |(vm, _, name): NamedVm| Machine {
+        name,
         vm_process: Some(vm.pid),
         vcpu_threads: vcpu_threads(&vm, &[]),
         ..Machine::default()
     };
-    all.into_iter().filter(|(vm, _)| !is_traced(vm)).map(row).collect()
+    all.into_iter().filter(|(vm, ..)| !is_traced(vm)).map(row).collect()
 }
 
 /// The threads that run VMs' CPUs.

@@ -168,6 +168,7 @@ fn tables(names: &[String; 7]) -> Tables {
         pid: Pid(pid),
         started: None,
         ended: None,
+        labels: model::VmLabels::default(),
         guest: Guest::Unmapped { reason: "drawn".to_owned() },
     };
     let image = |name: &str, pid| Image {

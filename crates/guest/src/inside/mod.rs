@@ -21,6 +21,7 @@ mod snapshot;
 mod timeline;
 mod trace;
 
+pub use crate::vsock::listen::HostProcesses;
 pub use command::{HELD, become_command};
 pub use error::InsideError;
 pub use serve::serve;

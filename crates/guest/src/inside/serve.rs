@@ -24,7 +24,7 @@ use super::ports::find_serial_port;
 use super::snapshot::{OfThisBoot, Reader};
 use super::trace::{Commands, Trace, TraceError};
 use crate::frame::{self, Decoder, Frame};
-use crate::vsock::listen;
+use crate::vsock::listen::{self, HostProcesses};
 
 /// Hosts that are answered at once; more are turned away.
 const MAX_CONNECTIONS: usize = 4;
@@ -38,7 +38,11 @@ const HANG_UP_LIMIT: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// If there is no channel at all, or a thread can't be started.
-pub fn serve(commands: Commands, ready: &mut dyn FnMut(&str)) -> Result<(), InsideError> {
+pub fn serve(
+    commands: Commands,
+    processes: HostProcesses,
+    ready: &mut dyn FnMut(&str),
+) -> Result<(), InsideError> {
     let vsock = listen::listen(VSOCK_PORT);
     let port = find_serial_port(Path::new("/"), SERIAL_PORT_NAME);
     let boot = Arc::<Mutex<OfThisBoot>>::default();
@@ -47,7 +51,7 @@ pub fn serve(commands: Commands, ready: &mut dyn FnMut(&str)) -> Result<(), Insi
         (Ok(listener), _) => {
             ready(&format!("vsock port {VSOCK_PORT}"));
             let boot = Arc::clone(&boot);
-            threads.push(spawn(move || serve_vsock(&listener, commands, &boot))?);
+            threads.push(spawn(move || serve_vsock(&listener, commands, processes, &boot))?);
             None
         }
         (Err(error), _) => Some(error),
@@ -209,10 +213,15 @@ fn at_niceness<T>(niceness: i32, work: impl FnOnce() -> T) -> T {
     result
 }
 
-fn serve_vsock(listener: &OwnedFd, commands: Commands, boot: &Arc<Mutex<OfThisBoot>>) -> Ended {
+fn serve_vsock(
+    listener: &OwnedFd,
+    commands: Commands,
+    processes: HostProcesses,
+    boot: &Arc<Mutex<OfThisBoot>>,
+) -> Ended {
     let connections = Arc::new(AtomicUsize::new(0));
     loop {
-        let socket = match listen::accept(listener) {
+        let socket = match listen::accept(listener, processes) {
             Ok(socket) => socket,
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => continue,
             Err(error) => {

@@ -8,12 +8,14 @@
 
 mod decide;
 mod read;
+mod sysctls;
 #[cfg(test)]
 mod test;
 
 use model::Vendor;
 
 pub use decide::{findings, verdict};
+pub use sysctls::sysctl_costs;
 
 /// What was read. `None`: the file is not there or makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -115,6 +115,6 @@ fn perf(root: &Path) -> PerfFacts {
     }
 }
 
-fn number(path: &Path) -> Option<i64> {
+pub(super) fn number(path: &Path) -> Option<i64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }

@@ -234,6 +234,7 @@ impl Wild {
             pid: Pid(self.u32()),
             started: self.maybe(|wild| HostNs(wild.time())),
             ended: self.maybe(|wild| HostNs(wild.time())),
+            labels: self.labels(),
             guest: match self.below(2) {
                 0 => Guest::Unmapped { reason: self.text() },
                 _ => Guest::Mapped {
@@ -242,6 +243,11 @@ impl Wild {
                 },
             },
         }
+    }
+
+    fn labels(&mut self) -> model::VmLabels {
+        let texts = [(); 10].map(|()| self.maybe(Self::text));
+        model::VmLabels::from_values(texts)
     }
 
     fn vcpu(&mut self, n_vms: usize) -> Vcpu {
@@ -503,6 +509,7 @@ fn small_tables() -> Tables {
         pid: Pid(pid),
         started: None,
         ended: None,
+        labels: model::VmLabels::default(),
         guest,
     };
     let image = |owner, kind, pid, name: &str, cr3| Image {

@@ -6,7 +6,7 @@
 //!                           ID-firing              reported
 //! ```
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -176,6 +176,7 @@ fn json(alert: &Alert, event: Event) -> serde_json::Value {
         "severity": alert.kind.severity,
         "host": alert.host,
         "vm": alert.vm,
+        "labels": alert.vm_labels.iter().cloned().collect::<BTreeMap<_, _>>(),
         "began_unix_s": alert.starts_s,
         "over_unix_s": alert.ends_s,
         "summary": alert.summary,

@@ -18,6 +18,7 @@ mod boot_exits;
 mod fleet;
 mod guests;
 mod hostile;
+mod hosts;
 mod intel;
 mod iso;
 mod kernel_threads;
@@ -104,6 +105,8 @@ const TESTS: &[Test] = tests! {
     Main migrate::memory_and_vcpus_of_all_vms_are_in_place_before_the_vm_arrives,
     Main lab::a_ladder_is_climbed_interrupted_resumed_and_reported,
     All intel::a_vm_on_an_intel_host_is_recorded,
+    Main hosts::what_stays_distinguishes_vms_of_one_name,
+    Main hosts::vms_that_start_again_keep_their_names,
     Main hostile::files_and_names_leave_the_rows_of_others_alone,
     All boot_exits::kvm_counts_an_exit_each_time_for_those_said_to_exit_and_none_for_the_others,
     All agent::clocks_that_jump_and_cpus_that_go_and_come_cost_no_window,

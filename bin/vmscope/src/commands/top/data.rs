@@ -27,6 +27,8 @@ pub(crate) struct Shown {
     pub(crate) window_ns: u64,
     /// By VM and number.
     pub(crate) vcpus: Vec<Overview>,
+    /// What the host's settings cost.
+    pub(crate) notes: Vec<String>,
     /// What goes on besides.
     pub(crate) status: String,
     /// Whether guests have been queried, and have answered or not in time.
@@ -134,6 +136,7 @@ impl Source {
             n_cpus: window.header.cpus.len(),
             window_ns: window.header.end.since(window.header.start),
             vcpus: overview(&TimelineInput { axis: &axis, tables, header: &window.header }),
+            notes: window.header.notes.iter().map(|note| note.text.clone()).collect(),
             status: String::new(),
             has_queried: false,
         };

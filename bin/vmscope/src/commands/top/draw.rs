@@ -76,13 +76,17 @@ fn title(shown: &Shown, state: &State) -> String {
         "" => String::new(),
         text => format!("  only *{}*", clean(text)),
     };
+    let status = match shown.status.as_str() {
+        "" => clean(&shown.notes.join("; ")).into_owned(),
+        status => status.to_owned(),
+    };
     format!(
         " vmscope top  {}  {} CPUs  last {:.1} s  by {}{filter}{paused}  {}",
         clean(&shown.hostname),
         shown.n_cpus,
         shown.window_ns as f64 / 1e9,
         state.sort.name(),
-        shown.status,
+        status,
     )
 }
 
@@ -266,6 +270,7 @@ mod test {
             n_cpus: 2,
             window_ns: 2_000_000_000,
             vcpus: vec![db, web, idle],
+            notes: Vec::new(),
             status: String::new(),
             has_queried: false,
         }

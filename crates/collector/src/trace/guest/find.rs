@@ -1,9 +1,10 @@
 //! Which VM the user means.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use api::guest::SERIAL_PORT_NAME;
-use host::vms::{VmProcess, describe};
+use host::vms::{STATE_FOLDER, VmNames, VmProcess, describe};
 use probes::{FoundVm, VmFinder};
 
 use crate::GuestError;
@@ -30,30 +31,32 @@ pub enum VmError {
 /// # Errors
 /// When there is none, or several of that name; or the kernel does not tell.
 pub fn vm_process(proc: &Path, wanted: &str) -> Result<u32, VmError> {
-    find_vm(proc, wanted).map(|(vm, _)| vm.pid.0)
+    find_vm(proc, wanted).map(|(vm, ..)| vm.pid.0)
 }
 
+/// A VM that was found, what its process says of it, and its name on this host.
+pub(crate) type NamedVm = (FoundVm, VmProcess, String);
+
 /// A VM by its name, or its process's id.
-pub(crate) fn find_vm(proc: &Path, wanted: &str) -> Result<(FoundVm, VmProcess), VmError> {
+pub(crate) fn find_vm(proc: &Path, wanted: &str) -> Result<NamedVm, VmError> {
     choose(wanted, all_vms(proc)?)
 }
 
 /// Every VM that runs here.
-pub(crate) fn all_vms(proc: &Path) -> Result<Vec<(FoundVm, VmProcess)>, GuestError> {
+pub(crate) fn all_vms(proc: &Path) -> Result<Vec<NamedVm>, GuestError> {
     let finder = VmFinder::load()?;
     let found = finder.find(None)?;
-    let vms = found.into_iter().map(|vm| {
-        let process = describe(proc, vm.pid.0, SERIAL_PORT_NAME);
-        (vm, process)
-    });
-    Ok(vms.collect())
+    let processes: Vec<VmProcess> =
+        found.iter().map(|vm| describe(proc, vm.pid.0, SERIAL_PORT_NAME)).collect();
+    let names = VmNames::in_folder(Path::new(STATE_FOLDER));
+    let names = names.of(&processes.iter().collect::<Vec<_>>(), &BTreeMap::new());
+    let vms = found.into_iter().zip(processes).zip(names);
+    Ok(vms.map(|((vm, process), name)| (vm, process, name)).collect())
 }
 
-fn choose(wanted: &str, vms: Vec<(FoundVm, VmProcess)>) -> Result<(FoundVm, VmProcess), VmError> {
-    let is_it = |(vm, process): &(FoundVm, VmProcess)| {
-        process.name == wanted || vm.pid.0.to_string() == wanted
-    };
-    let names: Vec<String> = vms.iter().map(|(_, process)| process.name.clone()).collect();
+fn choose(wanted: &str, vms: Vec<NamedVm>) -> Result<NamedVm, VmError> {
+    let is_it = |(vm, _, name): &NamedVm| name == wanted || vm.pid.0.to_string() == wanted;
+    let names: Vec<String> = vms.iter().map(|(_, _, name)| name.clone()).collect();
     let mut chosen: Vec<_> = vms.into_iter().filter(is_it).collect();
     match (chosen.pop(), chosen.len(), names.len()) {
         (Some(vm), 0, _) => Ok(vm),
@@ -71,7 +74,7 @@ mod test {
 
     #[test]
     fn a_vm_is_chosen_by_name_or_process() {
-        let vms = |names: &[&str]| -> Vec<(FoundVm, VmProcess)> {
+        let vms = |names: &[&str]| -> Vec<NamedVm> {
             let vm = |(pid, name): (u32, &&str)| {
                 let found = FoundVm {
                     pid: Pid(pid),
@@ -80,12 +83,12 @@ mod test {
                     more_slots: false,
                     vcpus: vec![],
                 };
-                (found, VmProcess { name: (*name).to_owned(), ..VmProcess::default() })
+                (found, VmProcess::default(), (*name).to_owned())
             };
             (10..).zip(names).map(vm).collect()
         };
         let check = |wanted, names: &[&str], expected: Result<u32, &str>| {
-            let chosen = choose(wanted, vms(names)).map(|(vm, _)| vm.pid.0);
+            let chosen = choose(wanted, vms(names)).map(|(vm, ..)| vm.pid.0);
             assert_eq!(chosen.map_err(|error| error.to_string()), expected.map_err(str::to_owned));
         };
         check("web", &["db", "web"], Ok(11));

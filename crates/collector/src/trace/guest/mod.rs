@@ -32,8 +32,8 @@ use tracer::{Executions, SLOT_BYTES};
 
 pub(super) use ask::{GuestPlan, PreparedGuest};
 pub(super) use cpus::vcpu_threads;
+pub(crate) use find::{NamedVm, all_vms, find_vm};
 pub use find::{VmError, vm_process};
-pub(crate) use find::{all_vms, find_vm};
 pub use ring_child::RingReader;
 
 use self::ask::{ANSWER_TIME, MAX_MESSAGES, Wanted};
