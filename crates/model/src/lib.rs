@@ -13,6 +13,7 @@ mod counter;
 mod id;
 mod results;
 mod sample;
+mod stack;
 mod switch;
 mod tables;
 mod text;
@@ -29,6 +30,7 @@ pub use results::{
     ThiefKind, VcpuTimeRow, VmRow, WindowKey,
 };
 pub use sample::{HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
+pub use stack::StackEnd;
 pub use switch::{GuestRegisters, OffCpuReason, RecordConsumer, Switch, SwitchEvent};
 pub use tables::{
     BuildId, CpuNode, ExitCount, Guest, Header, Image, ImageKind, Mapping, Module, Note,
