@@ -34,6 +34,7 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
+mod stacks;
 mod trace;
 
 use std::fmt;
@@ -41,6 +42,7 @@ use std::fmt;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+pub use stacks::*;
 pub use trace::*;
 
 /// Version of this protocol and of snapshot files.
@@ -125,6 +127,8 @@ pub enum Request {
     },
     /// Where do CPUs say which task runs? Only who reads a guest's memory knows.
     CurrentTasks,
+    /// Unwind these stacks. Only who reads a guest's memory has the tables.
+    Stacks(#[serde(deserialize_with = "at_most::<_, _, MAX_STACKS>")] Vec<StackSample>),
 }
 
 /// How urgent an answer is.
@@ -173,6 +177,8 @@ pub enum Response {
     },
     /// To `CurrentTasks`.
     CurrentTasks(Box<CurrentTasks>),
+    /// To `Stacks`, in the same order.
+    Stacks(#[serde(deserialize_with = "at_most::<_, _, MAX_STACKS>")] Vec<UnwoundStack>),
 }
 
 /// Where a guest's kernel says which task runs on each CPU, and where a task has what the host reads of it.

@@ -94,6 +94,7 @@ pub(crate) fn unexpected(response: &Response) -> SessionError {
         Response::TraceStopped(_) => "a trace's end",
         Response::Pong { .. } => "an answer to a ping",
         Response::CurrentTasks(_) => "where tasks are",
+        Response::Stacks(_) => "stacks",
     };
     SessionError::Nonsense(format!("unrequested {what}"))
 }

@@ -147,6 +147,7 @@ impl Conversation {
                 Response::Symbols(at_pace(pace, symbols)?)
             }
             Request::CurrentTasks => Response::Error("only the host reads tasks in memory".into()),
+            Request::Stacks(_) => Response::Error("only the host copies stacks".into()),
             Request::TraceStart(options) => self.start_trace(&options),
             Request::TraceRun => self.traced(|trace| trace.run().map(Response::TraceSeen)),
             Request::TraceLook => self.traced(|trace| Ok(Response::TraceSeen(trace.look()))),

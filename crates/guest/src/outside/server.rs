@@ -1,7 +1,8 @@
 //! Answers the host about a guest whose memory it has.
 
 use api::guest::{
-    GuestMap, MAX_ANSWER_BYTES, MAX_LOW_PACE_BYTES, ModuleSymbols, Pace, Request, Response, VERSION,
+    GuestMap, MAX_ANSWER_BYTES, MAX_LOW_PACE_BYTES, ModuleSymbols, Pace, Request, Response,
+    StackSample, VERSION,
 };
 use linux::tasks::Process;
 use rustix::time::ClockId;
@@ -10,6 +11,7 @@ use super::found::{Found, NotFound};
 use super::images::{Images, Mapped};
 use super::memory::VmMemory;
 use super::modules::Modules;
+use super::stacks::{Guest, Stacks};
 
 /// Bytes that one look may read: some 50,000 threads.
 const LOOK_BYTES: u64 = 256 << 20;
@@ -29,6 +31,7 @@ pub(super) struct MemoryServer {
     found: Option<Found>,
     images: Images,
     modules: Modules,
+    stacks: Stacks,
     /// Modules that were reported.
     reported_modules: usize,
     is_kernel_reported: bool,
@@ -43,6 +46,7 @@ impl MemoryServer {
             found: None,
             images: Images::default(),
             modules: Modules::default(),
+            stacks: Stacks::default(),
             reported_modules: 0,
             is_kernel_reported: false,
             last_walk: None,
@@ -63,6 +67,7 @@ impl MemoryServer {
                 Ok(Response::Symbols(self.symbols(&modules, pace, largest_file)))
             }
             Request::CurrentTasks => self.current_tasks(),
+            Request::Stacks(samples) => self.unwind(&samples),
             Request::TraceStart(_)
             | Request::TraceRun
             | Request::TraceLook
@@ -154,6 +159,7 @@ impl MemoryServer {
         self.memory.begin_look(LOOK_BYTES);
         if found.update_modules(&self.memory) {
             self.is_kernel_reported = false;
+            self.stacks.forget_kernel();
         }
         self.changes(most_bytes(Pace::Low))
     }
@@ -178,6 +184,18 @@ impl MemoryServer {
             symbols
         });
         symbols.collect()
+    }
+
+    fn unwind(&mut self, samples: &[StackSample]) -> Result<Response, NotFound> {
+        let found = found(&mut self.found, &self.memory)?;
+        self.memory.begin_look(LOOK_BYTES);
+        let guest = Guest {
+            view: &found.view(&self.memory),
+            images: &self.images,
+            modules: &self.modules,
+            now_ns: crate::now_ns(),
+        };
+        Ok(Response::Stacks(self.stacks.unwind(&guest, samples)))
     }
 
     fn current_tasks(&mut self) -> Result<Response, NotFound> {
