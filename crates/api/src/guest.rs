@@ -34,6 +34,7 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
+mod stacks;
 mod trace;
 
 use std::fmt;
@@ -42,6 +43,7 @@ use model::{GuestCode, TaskOffsets};
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+pub use stacks::*;
 pub use trace::*;
 
 /// Version of this protocol and of snapshot files.
@@ -131,6 +133,8 @@ pub enum Request {
     CurrentTasks,
     /// Tasks that samples of the guest hit, for the next map. Only who reads a guest's memory wants them.
     AddCode(#[serde(deserialize_with = "at_most::<_, _, MAX_CODES>")] Vec<GuestCode>),
+    /// Unwind these stacks. Only who reads a guest's memory has the tables.
+    Stacks(#[serde(deserialize_with = "at_most::<_, _, MAX_STACKS>")] Vec<StackSample>),
 }
 
 /// How urgent an answer is.
@@ -181,6 +185,8 @@ pub enum Response {
     CurrentTasks(Box<CurrentTasks>),
     /// To `AddCode`.
     CodeAdded,
+    /// To `Stacks`, in the same order.
+    Stacks(#[serde(deserialize_with = "at_most::<_, _, MAX_STACKS>")] Vec<UnwoundStack>),
 }
 
 /// Where a guest's kernel says which task runs on each CPU, and where it keeps what the host reads of a task.

@@ -26,6 +26,7 @@ mod merge;
 pub mod outside;
 mod session;
 mod session_error;
+mod stacks;
 mod trace;
 mod vsock;
 

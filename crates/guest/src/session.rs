@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use api::guest::{
     CurrentTasks, GuestMap, HEADER_BYTES, MAX_ANSWER_BYTES, ModuleSymbols, Pace, Request, Response,
-    VERSION,
+    StackSample, UnwoundStack, VERSION,
 };
 use model::{Clock, GuestCode};
 
@@ -17,6 +17,7 @@ use crate::known::symbol_bytes;
 use crate::link::{Channel, Link};
 use crate::now_ns;
 use crate::session_error::{SessionError, bounded, check_version, unexpected};
+use crate::stacks;
 
 /// What a guest may cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -242,6 +243,24 @@ impl Session {
     ) -> Result<(), SessionError> {
         match self.ask_at_pace(&Request::AddCode(codes), Pace::Low, limit, is_patient)? {
             Response::CodeAdded => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Frames of stacks that were copied.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as it should.
+    pub fn unwind(
+        &mut self,
+        samples: Vec<StackSample>,
+        limit: Duration,
+    ) -> Result<Vec<UnwoundStack>, SessionError> {
+        self.begin_question(limit);
+        let n_requested = samples.len();
+        match self.ask(&Request::Stacks(samples))? {
+            Response::Stacks(stacks) => stacks::check(stacks, n_requested)
+                .ok_or_else(|| SessionError::Nonsense("stacks of other samples".into())),
             other => Err(unexpected(&other)),
         }
     }

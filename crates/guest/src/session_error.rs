@@ -95,6 +95,7 @@ pub(crate) fn unexpected(response: &Response) -> SessionError {
         Response::Pong { .. } => "an answer to a ping",
         Response::CurrentTasks(_) => "where tasks are",
         Response::CodeAdded => "that it has added code",
+        Response::Stacks(_) => "stacks",
     };
     SessionError::Nonsense(format!("unrequested {what}"))
 }

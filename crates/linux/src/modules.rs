@@ -33,6 +33,8 @@ pub struct ModuleLayout {
     /// `core_layout.base` and `.text_size`.
     pub text_base: u64,
     pub text_size: u64,
+    /// Of its unwind tables, if the kernel has such: `arch.num_orcs`, `arch.orc_unwind_ip`, `arch.orc_unwind`.
+    pub orc: Option<[u64; 3]>,
     /// Of `struct mod_kallsyms`.
     pub symtab: u64,
     pub num_symtab: u64,
@@ -46,8 +48,17 @@ pub struct KernelModule {
     pub name: String,
     /// Where its code is.
     pub text: Range<u64>,
+    pub orc: Option<OrcPlace>,
     /// In the order of its table. `/proc/kallsyms` shows the kinds of those that it exports by capitals instead.
     pub symbols: Symbols,
+}
+
+/// Where the unwind tables of a piece of code are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OrcPlace {
+    pub addresses: GuestVirt,
+    pub entries: GuestVirt,
+    pub count: u64,
 }
 
 /// Reads the modules of the list at the symbol `modules`, the last loaded first.
@@ -100,9 +111,16 @@ fn read_module(
     let bytes = memory.read_u32(field(layout.text_size))?;
     let text = start..start.checked_add(u64::from(bytes))?;
     let table = memory.read_u64(field(layout.kallsyms))?;
+    let orc = layout.orc.and_then(|[count, addresses, entries]| {
+        Some(OrcPlace {
+            addresses: GuestVirt(memory.read_u64(field(addresses))?),
+            entries: GuestVirt(memory.read_u64(field(entries))?),
+            count: memory.read_u32(field(count))?.into(),
+        })
+    });
     // Names of code are worth less than the code's owner: a module without symbols has its range.
     let symbols = read_symbols(memory, table, layout, budget).unwrap_or_default();
-    Some(KernelModule { name, text, symbols })
+    Some(KernelModule { name, text, orc, symbols })
 }
 
 fn read_symbols(
@@ -161,6 +179,7 @@ mod test {
         kallsyms: 96,
         text_base: 104,
         text_size: 112,
+        orc: None,
         symtab: 0,
         num_symtab: 8,
         strtab: 16,

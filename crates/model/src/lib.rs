@@ -14,6 +14,7 @@ mod guest_task;
 mod id;
 mod results;
 mod sample;
+mod stack;
 mod switch;
 mod tables;
 mod text;
@@ -31,6 +32,7 @@ pub use results::{
     ThiefKind, VcpuTimeRow, VmRow, WindowKey,
 };
 pub use sample::{HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
+pub use stack::StackEnd;
 pub use switch::{GuestRegisters, OffCpuReason, RecordConsumer, Switch, SwitchEvent};
 pub use tables::{
     BuildId, CpuNode, ExitCount, Guest, Header, Image, ImageKind, Mapping, Module, Note,

@@ -8,6 +8,7 @@ mod host;
 mod inside;
 mod kernel;
 mod lab;
+mod stacks;
 mod vms;
 
 use std::path::PathBuf;
@@ -47,6 +48,7 @@ pub(crate) fn all() -> Vec<Target> {
         inside::targets(),
         kernel::targets(),
         lab::targets(),
+        stacks::targets(),
         vms::targets(),
     ];
     all.into_iter().flatten().collect()

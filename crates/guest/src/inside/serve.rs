@@ -153,6 +153,7 @@ impl Conversation {
             Request::CurrentTasks | Request::AddCode(_) => {
                 Response::Error("only the host reads tasks in memory".into())
             }
+            Request::Stacks(_) => Response::Error("only the host copies stacks".into()),
             Request::TraceStart(options) => self.start_trace(&options),
             Request::TraceRun => self.traced(|trace| trace.run().map(Response::TraceSeen)),
             Request::TraceLook => self.traced(|trace| Ok(Response::TraceSeen(trace.look()))),

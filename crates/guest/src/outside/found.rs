@@ -9,13 +9,14 @@ use linux::files::{self, File, Place};
 use linux::kernel::Kernel;
 use linux::mappings::{self, Mapping};
 use linux::memory::{KernelMemory as _, PhysicalMemory};
-use linux::modules::{self, ModuleLayout};
+use linux::modules::{self, ModuleLayout, OrcPlace};
 use linux::page_cache::{CachedFile, PageCache};
 use linux::paging::AddressSpace;
 use linux::tasks::{self, Process, TaskKey, Walk};
 use linux::types::{MissingField, Types};
 use linux::vmcoreinfo::KERNEL_MAP;
 use model::{GuestCode, GuestPhys, GuestVirt, TaskOffsets};
+use unwind::{OrcFormat, OrcTable};
 
 use super::memory::VmMemory;
 
@@ -60,6 +61,8 @@ pub(super) struct Found {
     page_cache: PageCache,
     module_layout: Option<ModuleLayout>,
     modules: Vec<modules::KernelModule>,
+    /// How it says how its stacks are unwound.
+    orc_format: Option<OrcFormat>,
     /// In `mm_struct`: pages of code, and mappings.
     exec_pages: u64,
     map_count: u64,
@@ -102,6 +105,7 @@ impl Found {
             page_offset,
             module_layout: module_layout(&types).ok(),
             modules: Vec::new(),
+            orc_format: orc_format(&types),
             exec_pages: types.require("mm_struct", "exec_vm")?,
             map_count: types.require("mm_struct", "map_count")?,
             kernel,
@@ -238,6 +242,27 @@ impl View<'_> {
         CachedFile::open(&self.space, &self.found.page_cache, pages)
     }
 
+    /// Its kernel's code, for unwinding; `None`: it has no tables, or they are not in memory.
+    pub(super) fn kernel_code(&self, number: u32) -> Option<unwind::Kernel> {
+        let Kernel { symbols, text, .. } = &self.found.kernel;
+        let [addresses, addresses_end, entries] =
+            ["__start_orc_unwind_ip", "__stop_orc_unwind_ip", "__start_orc_unwind"]
+                .map(|name| symbols.address(name));
+        let addresses = addresses?;
+        let image = OrcPlace {
+            addresses,
+            entries: entries?,
+            count: addresses_end?.0.checked_sub(addresses.0)? / 4,
+        };
+        let table =
+            |orc: OrcPlace| OrcTable::read(&self.space, orc.addresses, orc.entries, orc.count);
+        let mut tables = vec![(text.clone(), table(image)?)];
+        let modules = self.found.modules.iter();
+        tables.extend(modules.filter_map(|it| Some((it.text.clone(), table(it.orc?)?))));
+        tables.sort_by_key(|(text, _)| text.start);
+        Some(unwind::Kernel { number, format: self.found.orc_format?, tables })
+    }
+
     /// Fills `buffer` from an address of a process on.
     pub(super) fn read_process(&self, cr3: u64, address: u64, buffer: &mut [u8]) -> Option<()> {
         self.space.with_root(GuestPhys(cr3)).read(GuestVirt(address), buffer)
@@ -311,6 +336,11 @@ fn task_offsets(
     }
 }
 
+fn orc_format(types: &Types<'_>) -> Option<OrcFormat> {
+    let has = |field| types.field("orc_entry", field).is_some();
+    OrcFormat::from_fields(has("signal"), has("end"))
+}
+
 fn module_layout(types: &Types<'_>) -> Result<ModuleLayout, MissingField> {
     // Before Linux 6.4 a module's memory was one piece.
     let (text_base, text_size) = match types.field("module", "core_layout.base") {
@@ -322,6 +352,12 @@ fn module_layout(types: &Types<'_>) -> Result<ModuleLayout, MissingField> {
             (memory + base, memory + types.require("module_memory", "size")?)
         }
     };
+    let orc = ["arch.num_orcs", "arch.orc_unwind_ip", "arch.orc_unwind"]
+        .map(|path| types.require("module", path));
+    let orc = match orc {
+        [Ok(count), Ok(addresses), Ok(entries)] => Some([count, addresses, entries]),
+        _ => None,
+    };
     Ok(ModuleLayout {
         list: types.require("module", "list")?,
         name: types.require("module", "name")?,
@@ -329,6 +365,7 @@ fn module_layout(types: &Types<'_>) -> Result<ModuleLayout, MissingField> {
         kallsyms: types.require("module", "kallsyms")?,
         text_base,
         text_size,
+        orc,
         symtab: types.require("mod_kallsyms", "symtab")?,
         num_symtab: types.require("mod_kallsyms", "num_symtab")?,
         strtab: types.require("mod_kallsyms", "strtab")?,

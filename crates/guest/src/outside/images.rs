@@ -210,6 +210,12 @@ impl Images {
         is_old || self.last_new_ns.saturating_add(YOUNG_NS) < now_ns && are_whole()
     }
 
+    /// The executable mappings of a process that was there at the last look.
+    pub(crate) fn mappings(&self, pid: u32) -> Option<&[GuestMapping]> {
+        let mut of_pid = self.live.range((pid, 0)..=(pid, u64::MAX));
+        of_pid.next_back().map(|(_, live)| live.image.mappings.as_slice())
+    }
+
     /// Whether only a walk over all tasks tells which process has some page tables.
     pub(crate) fn take_unsure(&mut self) -> bool {
         std::mem::take(&mut self.is_unsure)

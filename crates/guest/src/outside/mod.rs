@@ -17,6 +17,7 @@ mod images;
 mod memory;
 mod modules;
 mod server;
+mod stacks;
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -36,8 +37,8 @@ use self::server::MemoryServer;
 use crate::frame::Decoder;
 use crate::link::LinkError;
 
-/// For the symbols of a kernel and of the largest files, beyond what the child has when it begins.
-const MAX_CHILD_BYTES: u64 = 160 << 20;
+/// For the symbols of a kernel and of the largest files, and unwind tables, beyond what the child has when it begins.
+const MAX_CHILD_BYTES: u64 = 240 << 20;
 /// Processor time of a child: a VM that is watched for weeks takes half a percent of a CPU at most.
 const MAX_CHILD_CPU_SECONDS: u64 = 24 * 3600;
 

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use api::guest::{GuestModule, MAX_IMAGES, ModuleSymbols};
 use linux::files::File;
-use model::{GuestCode, GuestVirt};
+use model::{GuestCode, GuestVirt, StackEnd};
+use unwind::FrameTable;
 
 use super::found::{Mapped, View};
 use crate::elf;
@@ -113,6 +114,33 @@ impl Modules {
         self.places.push(place);
         self.by_content.insert(module, number);
         Some(number)
+    }
+
+    /// Whether it has no file: a program may have made code there.
+    pub(super) fn is_generated(&self, number: u32) -> bool {
+        self.places.get(number as usize).is_some_and(Option::is_none)
+    }
+
+    /// The unwind tables of a module.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(super) fn frame_table(&self, view: &View<'_>, number: u32) -> Result<FrameTable, StackEnd> {
+        let place = self.places.get(number as usize).copied().flatten();
+        match place.ok_or(StackEnd::NoTables)? {
+            Place::Cached { pages, bytes } => {
+                let file = view.cached(pages).filter(|file| file.size == bytes);
+                let table = FrameTable::read(&file.ok_or(StackEnd::NoTables)?)?;
+                let expected = self.list.get(number as usize).map(|it| it.build_id.as_slice());
+                let is_it = expected.is_none_or(|id| id.is_empty() || table.build_id() == Some(id));
+                is_it.then_some(table).ok_or(StackEnd::NoTables)
+            }
+            Place::Process { cr3, start, bytes } => {
+                let mut image = vec![0; usize::try_from(bytes).unwrap_or(0)];
+                view.read_process(cr3, start, &mut image).ok_or(StackEnd::NoTables)?;
+                FrameTable::read(&image.as_slice())
+            }
+        }
     }
 
     /// The functions of a module, if its file has at most so many bytes. It may have left the guest's memory by now.

@@ -2,7 +2,7 @@
 
 use api::guest::{
     GuestMap, GuestMapping, MAX_ANSWER_BYTES, MAX_LOW_PACE_BYTES, ModuleSymbols, Pace, Request,
-    Response, VERSION,
+    Response, StackSample, VERSION,
 };
 use linux::tasks::Process;
 use model::GuestCode;
@@ -12,6 +12,7 @@ use super::found::{Found, NotFound};
 use super::images::{Images, Mapped};
 use super::memory::VmMemory;
 use super::modules::Modules;
+use super::stacks::{Guest, Stacks};
 
 /// Bytes that one look may read: some 50,000 threads.
 const LOOK_BYTES: u64 = 256 << 20;
@@ -32,6 +33,7 @@ pub(super) struct MemoryServer {
     found: Option<Found>,
     images: Images,
     modules: Modules,
+    stacks: Stacks,
     /// Modules that were reported.
     reported_modules: usize,
     is_kernel_reported: bool,
@@ -46,6 +48,7 @@ impl MemoryServer {
             found: None,
             images: Images::default(),
             modules: Modules::default(),
+            stacks: Stacks::default(),
             reported_modules: 0,
             is_kernel_reported: false,
             last_walk: None,
@@ -67,6 +70,7 @@ impl MemoryServer {
             }
             Request::CurrentTasks => self.current_tasks(),
             Request::AddCode(codes) => self.add_code(&codes),
+            Request::Stacks(samples) => self.unwind(&samples),
             Request::TraceStart(_)
             | Request::TraceRun
             | Request::TraceLook
@@ -159,6 +163,7 @@ impl MemoryServer {
         self.memory.begin_look(LOOK_BYTES);
         if found.update_modules(&self.memory) {
             self.is_kernel_reported = false;
+            self.stacks.forget_kernel();
         }
         self.changes(most_bytes(Pace::Low))
     }
@@ -203,6 +208,18 @@ impl MemoryServer {
             self.images.add_code(code, mapping);
         }
         Ok(Response::CodeAdded)
+    }
+
+    fn unwind(&mut self, samples: &[StackSample]) -> Result<Response, NotFound> {
+        let found = found(&mut self.found, &self.memory)?;
+        self.memory.begin_look(LOOK_BYTES);
+        let guest = Guest {
+            view: &found.view(&self.memory),
+            images: &self.images,
+            modules: &self.modules,
+            now_ns: crate::now_ns(),
+        };
+        Ok(Response::Stacks(self.stacks.unwind(&guest, samples)))
     }
 
     fn current_tasks(&mut self) -> Result<Response, NotFound> {

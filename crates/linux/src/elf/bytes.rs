@@ -264,7 +264,7 @@ impl Present {
     }
 
     /// The pieces of `size` bytes each that are there.
-    pub(super) fn pieces(&self, size: usize) -> impl Iterator<Item = &[u8]> {
+    pub fn pieces(&self, size: usize) -> impl Iterator<Item = &[u8]> {
         let pieces = self.bytes.chunks_exact(size).zip((0..).step_by(size));
         pieces.filter(move |(_, at)| self.is_present(*at..at.saturating_add(size))).map(|it| it.0)
     }
@@ -278,7 +278,15 @@ impl Present {
         self.is_present(start..end.checked_add(1)?).then(|| rest.get(..length))?
     }
 
-    fn is_present(&self, range: Range<usize>) -> bool {
+    /// All bytes; those of missing pages are 0.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Whether none of the bytes in this range is missing.
+    #[must_use]
+    pub fn is_present(&self, range: Range<usize>) -> bool {
         let next = self.missing.partition_point(|missing| missing.end <= range.start);
         self.missing.get(next).is_none_or(|missing| range.end <= missing.start)
     }

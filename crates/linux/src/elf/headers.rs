@@ -11,6 +11,7 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 use object::{FileKind, LittleEndian};
 
 use super::bytes::{Bytes, NoBytes};
+use crate::memory::PAGE_BYTES;
 
 /// Most segments and tables of symbols that are looked at.
 const MAX_SEGMENTS: usize = 1024;
@@ -58,6 +59,10 @@ pub struct Headers {
     /// The sections could not be read.
     pub is_cut: bool,
     pub eh_frame: Option<Part>,
+    /// `.eh_frame_hdr`: where in `.eh_frame` a function is.
+    pub frame_index: Option<Part>,
+    /// Made by Go's linker: its functions keep frame pointers, and have no `.eh_frame`.
+    pub is_go: bool,
     pub text: Option<Part>,
     /// Procedure linkage tables: stubs that jump to other files' functions.
     pub stubs: Vec<Part>,
@@ -93,6 +98,18 @@ impl Headers {
         })
     }
 
+    /// What a mapping of code adds to the file's addresses, if it maps file offset `offset` to `start`.
+    #[must_use]
+    pub fn bias(&self, start: u64, offset: u64) -> Option<u64> {
+        // Mappings begin at pages, segments may begin within them. Executable ones come first.
+        let segment = self.segments.iter().find(|segment| {
+            let (first, size) = segment.range;
+            first & !(PAGE_BYTES - 1) <= offset && offset < first.saturating_add(size)
+        })?;
+        let address = segment.address.wrapping_add(offset.wrapping_sub(segment.range.0));
+        Some(start.wrapping_sub(address))
+    }
+
     /// The address of the byte at file offset `offset`.
     #[must_use]
     pub fn address(&self, offset: u64) -> Option<u64> {
@@ -109,23 +126,20 @@ fn read<H: FileHeader<Endian = LittleEndian>>(bytes: &Bytes<'_>) -> object::Resu
     let endian = header.endian()?;
     let mut headers = Headers { is_64_bit: header.is_class_64(), ..Headers::default() };
     let mut others = Vec::new();
-    let (mut dynamic, mut frame_index) = (None, None);
+    let mut dynamic = None;
     for program in header.program_headers(endian, bytes)?.iter().take(MAX_SEGMENTS) {
         let part =
             Part { address: program.p_vaddr(endian).into(), range: program.file_range(endian) };
         match program.p_type(endian) {
             PT_DYNAMIC => dynamic = Some(part),
-            PT_GNU_EH_FRAME => frame_index = Some(part),
+            PT_GNU_EH_FRAME => headers.frame_index = Some(part),
             _ => {}
         }
         if program.p_type(endian) == PT_LOAD {
             let is_code = program.p_flags(endian) & PF_X != 0;
             if is_code { headers.segments.push(part) } else { others.push(part) }
         }
-        // A note that makes no sense costs what follows it in its segment.
-        if headers.build_id.is_none() {
-            headers.build_id = build_id::<H>(program, endian, bytes);
-        }
+        read_notes::<H>(program, endian, bytes, &mut headers);
     }
     headers.segments.append(&mut others);
     // A file without sections, or with damaged ones, still has its build id.
@@ -136,24 +150,31 @@ fn read<H: FileHeader<Endian = LittleEndian>>(bytes: &Bytes<'_>) -> object::Resu
         if let Some(part) = dynamic.filter(|_| !headers.has_dynamic_table) {
             headers.is_cut |= add_dynamic_table(part, bytes, &mut headers).is_err();
         }
-        let frames = frame_index.and_then(|part| frames_of_index(part, bytes, &headers));
+        let frames = headers.frame_index.and_then(|part| frames_of_index(part, bytes, &headers));
         headers.eh_frame = headers.eh_frame.or(frames);
     }
     Ok(headers)
 }
 
-fn build_id<H: FileHeader<Endian = LittleEndian>>(
+/// A note that makes no sense costs what follows it in its segment.
+fn read_notes<H: FileHeader<Endian = LittleEndian>>(
     program: &H::ProgramHeader,
     endian: LittleEndian,
     bytes: &Bytes<'_>,
-) -> Option<BuildId> {
-    let mut notes = program.notes(endian, bytes).ok()??;
+    headers: &mut Headers,
+) {
+    /// Go's own build id (`ELF_NOTE_GOBUILDID_TAG`).
+    const GO_BUILD_ID: u32 = 4;
+    let Ok(Some(mut notes)) = program.notes(endian, bytes) else { return };
     while let Ok(Some(note)) = notes.next() {
-        if note.name() == b"GNU" && note.n_type(endian) == NT_GNU_BUILD_ID {
-            return BuildId::new(note.desc());
+        match (note.name(), note.n_type(endian)) {
+            (b"GNU", NT_GNU_BUILD_ID) if headers.build_id.is_none() => {
+                headers.build_id = BuildId::new(note.desc());
+            }
+            (b"Go", GO_BUILD_ID) => headers.is_go = true,
+            _ => {}
         }
     }
-    None
 }
 
 /// Whether there are sections, and have names.

@@ -1,19 +1,15 @@
 //! Where functions begin and end, from `.eh_frame`: programs without symbols have it, too, because exceptions and stack
 //! traces need it.
 
-use std::collections::BTreeMap;
-
-use gimli::{BaseAddresses, CieOrFde, EhFrame, EndianSlice, LittleEndian, UnwindSection};
+use gimli::{BaseAddresses, EhFrame, LittleEndian};
 use linux::elf::{Bytes, Headers, Part};
+use unwind::{DescribedFunction, described_functions};
 
 use super::wanted::Wanted;
 use crate::Function;
 
 /// Larger sections are not read: rustc has 6 MiB.
 const MAX_BYTES: u64 = 32 << 20;
-
-/// Most different descriptions that functions may share: linkers leave a few dozens.
-const MAX_COMMON: usize = 256;
 
 /// Adds a function `sub_ADDRESS` for each range of code around a wanted address, and `[plt]` for stubs.
 pub(crate) fn add(headers: &Headers, bytes: &Bytes<'_>, wanted: &mut Wanted<'_>) {
@@ -29,7 +25,7 @@ pub(crate) fn add(headers: &Headers, bytes: &Bytes<'_>, wanted: &mut Wanted<'_>)
     let bases = BaseAddresses::default().set_eh_frame(part.address).set_text(text);
     let mut frames = EhFrame::new(&section, LittleEndian);
     frames.set_address_size(if headers.is_64_bit { 8 } else { 4 });
-    for (start, size) in ranges(&frames, &bases) {
+    for DescribedFunction { start, size, .. } in described_functions(&frames, &bases) {
         let is_stubs = |part: &Part| {
             start.checked_sub(part.address).is_some_and(|within| within < part.range.1)
         };
@@ -47,29 +43,10 @@ fn add_range(wanted: &mut Wanted<'_>, start: u64, size: u64, name: impl FnOnce()
     }
 }
 
-/// All ranges up to the first entry that makes no sense: the next one's begin is unknown.
-fn ranges<'a>(
-    frames: &'a EhFrame<EndianSlice<'a, LittleEndian>>,
-    bases: &'a BaseAddresses,
-) -> impl Iterator<Item = (u64, u64)> {
-    let mut entries = frames.entries(bases);
-    let mut common = BTreeMap::new();
-    std::iter::from_fn(move || entries.next().ok()?)
-        .filter_map(move |entry| {
-            let CieOrFde::Fde(partial) = entry else { return None };
-            let at = partial.cie_offset();
-            if common.len() == MAX_COMMON && !common.contains_key(&at.0) {
-                return None;
-            }
-            let cie = common.entry(at.0).or_insert_with(|| frames.cie_from_offset(bases, at));
-            let fde = partial.parse(|_, _, _| cie.clone()).ok()?;
-            Some((fde.initial_address(), fde.len()))
-        })
-        .filter(|(_, size)| 0 < *size)
-}
-
 #[cfg(test)]
 mod test {
+    use unwind::MAX_COMMON;
+
     use super::*;
 
     const SECTION: u32 = 0x2000;

@@ -1,0 +1,71 @@
+//! Stacks of a guest's threads: registers and bytes that the host copied, and the frames that they are.
+
+use model::StackEnd;
+use serde::{Deserialize, Serialize};
+
+use super::at_most;
+
+/// Most stacks of one request.
+pub const MAX_STACKS: usize = 1 << 10;
+
+/// Most copies of one stack: of the kernel's stack, of one for interrupts, of the registers at its top, of the user's stack.
+pub const MAX_STACK_COPIES: usize = 4;
+
+/// Most bytes of one copy.
+pub const MAX_STACK_BYTES: usize = 16 << 10;
+
+/// Most frames of the kernel's part of a stack, and of the user's.
+pub const MAX_STACK_FRAMES: usize = 127;
+
+/// What was copied when a thread was sampled.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StackSample {
+    /// Thread group's id; 0 for a kernel thread.
+    pub pid: u32,
+    /// If it was in kernel mode.
+    pub kernel: Option<StackRegisters>,
+    /// If it is not a kernel thread. In kernel mode they serve where the kernel's part does not lead to them.
+    pub user: Option<StackRegisters>,
+    #[serde(deserialize_with = "at_most::<_, _, MAX_STACK_COPIES>")]
+    pub copies: Vec<StackBytes>,
+}
+
+/// Registers that stacks are unwound from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackRegisters {
+    pub ip: u64,
+    pub sp: u64,
+    pub bp: u64,
+    /// bx, r12, r13, r14, r15, if they are known.
+    pub callee_saved: Option<[u64; 5]>,
+}
+
+/// Bytes of a stack.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StackBytes {
+    /// Address of the first one.
+    pub start: u64,
+    #[serde(
+        serialize_with = "crate::bytes::serialize",
+        deserialize_with = "crate::bytes::at_most::<_, MAX_STACK_BYTES>"
+    )]
+    pub bytes: Vec<u8>,
+}
+
+/// Frames of a stack.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct UnwoundStack {
+    /// `None`: it was in user mode.
+    pub kernel: Option<StackPart>,
+    /// `None`: it is a kernel thread's.
+    pub user: Option<StackPart>,
+}
+
+/// A part of a stack.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackPart {
+    /// Addresses of the instructions that are executed, the innermost first: of calls, not of what is behind them.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_STACK_FRAMES>")]
+    pub frames: Vec<u64>,
+    pub end: StackEnd,
+}

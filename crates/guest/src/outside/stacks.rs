@@ -1,0 +1,218 @@
+//! Stacks of a guest's threads, unwound by the tables of its kernel and of the files that its processes map.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use api::guest::{GuestMapping, StackBytes, StackPart, StackRegisters, StackSample, UnwoundStack};
+use model::StackEnd;
+use unwind::{Area, AreaCode, Code, FrameTable, Process, Registers, StackCopy, Unwinder};
+
+use super::found::View;
+use super::images::Images;
+use super::modules::Modules;
+
+/// Most bytes of all unwind tables that are kept.
+const MAX_TABLE_BYTES: usize = 64 << 20;
+/// Most processes whose mappings are kept.
+const MAX_PROCESSES: usize = 1 << 12;
+/// Bytes of tables that one request may have evaluated: some 100,000 rules.
+const WORK_BYTES: usize = 16 << 20;
+/// Tables of which pages were missing are read again after so long.
+const READ_AGAIN_NS: u64 = 10_000_000_000;
+
+/// Unwinds one guest's stacks.
+#[derive(Debug, Default)]
+pub(super) struct Stacks {
+    unwinder: Unwinder,
+    kernel: Option<unwind::Kernel>,
+    /// By process id.
+    processes: BTreeMap<u32, KnownProcess>,
+    tables: Tables,
+    last_number: u32,
+}
+
+/// What a look at the guest found.
+pub(super) struct Guest<'g> {
+    pub(super) view: &'g View<'g>,
+    pub(super) images: &'g Images,
+    pub(super) modules: &'g Modules,
+    pub(super) now_ns: u64,
+}
+
+/// A process, as long as it has these mappings.
+#[derive(Debug)]
+struct KnownProcess {
+    mappings: Vec<GuestMapping>,
+    areas: Vec<Area>,
+    number: u32,
+}
+
+impl Stacks {
+    /// Unwinds stacks, with what is known of the guest.
+    pub(super) fn unwind(
+        &mut self,
+        guest: &Guest<'_>,
+        samples: &[StackSample],
+    ) -> Vec<UnwoundStack> {
+        self.unwinder.workspace.allow(WORK_BYTES);
+        samples.iter().map(|sample| self.unwind_one(guest, sample)).collect()
+    }
+
+    /// After its modules have changed.
+    pub(super) fn forget_kernel(&mut self) {
+        self.kernel = None;
+    }
+
+    fn unwind_one(&mut self, guest: &Guest<'_>, sample: &StackSample) -> UnwoundStack {
+        let copy = |copy: &StackBytes| StackCopy { start: copy.start, bytes: copy.bytes.clone() };
+        let copies: Vec<StackCopy> = sample.copies.iter().map(copy).collect();
+        let mut user = sample.user.as_ref().map(registers);
+        let kernel = sample.kernel.as_ref().map(|start| {
+            let (part, end) = self.unwind_kernel(guest, &registers(start), &copies);
+            if part.end == StackEnd::UserMode {
+                user = Some(end);
+            }
+            part
+        });
+        let user = user.map(|user| self.unwind_user(guest, sample.pid, &user, &copies));
+        UnwoundStack { kernel, user }
+    }
+
+    fn unwind_kernel(
+        &mut self,
+        guest: &Guest<'_>,
+        start: &Registers,
+        copies: &[StackCopy],
+    ) -> (StackPart, Registers) {
+        if self.kernel.is_none() {
+            let number = self.next_number();
+            self.kernel = guest.view.kernel_code(number);
+        }
+        match &mut self.kernel {
+            Some(kernel) => part(&mut self.unwinder, kernel, start, copies),
+            None => (StackPart { frames: vec![start.ip], end: StackEnd::NoTables }, *start),
+        }
+    }
+
+    fn unwind_user(
+        &mut self,
+        guest: &Guest<'_>,
+        pid: u32,
+        start: &Registers,
+        copies: &[StackCopy],
+    ) -> StackPart {
+        let Some(mappings) = guest.images.mappings(pid) else {
+            return StackPart { frames: vec![start.ip], end: StackEnd::NoProcess };
+        };
+        if self.processes.get(&pid).is_none_or(|process| process.mappings != mappings) {
+            if MAX_PROCESSES <= self.processes.len() {
+                // They have ended, or come back.
+                self.processes.clear();
+            }
+            let number = self.next_number();
+            let areas = mappings.iter().map(|it| area(guest.modules, it)).collect();
+            let process = KnownProcess { mappings: mappings.to_vec(), areas, number };
+            self.processes.insert(pid, process);
+        }
+        let KnownProcess { areas, number, .. } = &self.processes[&pid];
+        let mut files = Files { guest, tables: &mut self.tables };
+        let mut process = Process { number: *number, areas, files: &mut files };
+        part(&mut self.unwinder, &mut process, start, copies).0
+    }
+
+    fn next_number(&mut self) -> u32 {
+        self.last_number = self.last_number.checked_add(1).unwrap_or(1);
+        self.last_number
+    }
+}
+
+fn registers(registers: &StackRegisters) -> Registers {
+    let StackRegisters { ip, sp, bp, callee_saved } = *registers;
+    let registers = Registers::new(ip, sp, bp);
+    callee_saved.map_or(registers, |values| registers.with_callee_saved(values))
+}
+
+fn part(
+    unwinder: &mut Unwinder,
+    code: &mut dyn Code,
+    start: &Registers,
+    copies: &[StackCopy],
+) -> (StackPart, Registers) {
+    let mut frames = Vec::new();
+    let (end, registers) = unwinder.unwind(code, start, copies, &mut frames);
+    (StackPart { frames, end }, registers)
+}
+
+fn area(modules: &Modules, mapping: &GuestMapping) -> Area {
+    let GuestMapping { start, end, offset, module } = *mapping;
+    let code = if modules.is_generated(module) {
+        AreaCode::Generated
+    } else {
+        AreaCode::File { file: module, offset }
+    };
+    Area { start, end, code }
+}
+
+/// Tables of files, the latest read last.
+#[derive(Debug, Default)]
+struct Tables {
+    by_file: BTreeMap<u32, Table>,
+    order: VecDeque<u32>,
+    n_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Table {
+    content: Result<FrameTable, StackEnd>,
+    read_ns: u64,
+}
+
+impl Table {
+    /// Bytes that are kept, also of one without content.
+    fn n_bytes(&self) -> usize {
+        size_of::<Self>() + self.content.as_ref().map_or(0, FrameTable::n_bytes)
+    }
+
+    fn is_stale(&self, now_ns: u64) -> bool {
+        let is_old = self.read_ns.saturating_add(READ_AGAIN_NS) <= now_ns;
+        is_old && self.content.as_ref().map_or(true, FrameTable::is_cut)
+    }
+}
+
+impl Tables {
+    fn remove(&mut self, file: u32) {
+        if let Some(table) = self.by_file.remove(&file) {
+            self.n_bytes -= table.n_bytes();
+        }
+    }
+
+    fn insert(&mut self, file: u32, table: Table) {
+        self.n_bytes += table.n_bytes();
+        self.by_file.insert(file, table);
+        self.order.push_back(file);
+        while MAX_TABLE_BYTES < self.n_bytes
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.remove(oldest);
+        }
+    }
+}
+
+/// The files that are mapped, with the tables that are kept.
+struct Files<'f> {
+    guest: &'f Guest<'f>,
+    tables: &'f mut Tables,
+}
+
+impl unwind::Files for Files<'_> {
+    fn table(&mut self, file: u32) -> Result<&FrameTable, StackEnd> {
+        let Guest { view, modules, now_ns, .. } = *self.guest;
+        if self.tables.by_file.get(&file).is_none_or(|table| table.is_stale(now_ns)) {
+            self.tables.remove(file);
+            self.tables.order.retain(|other| *other != file);
+            let content = modules.frame_table(view, file);
+            self.tables.insert(file, Table { content, read_ns: now_ns });
+        }
+        let table = self.tables.by_file.get(&file).ok_or(StackEnd::NoTables)?;
+        table.content.as_ref().map_err(|end| *end)
+    }
+}

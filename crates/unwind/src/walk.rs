@@ -1,0 +1,320 @@
+//! From frame to frame.
+
+use std::fmt;
+
+use model::StackEnd;
+
+use crate::cfi::Workspace;
+use crate::rule::register::{BP, SP};
+use crate::rule::{Block, KEPT, Kind, NOT_SAVED, Rule};
+
+/// Most frames of a stack: as many as `perf record` keeps.
+pub const MAX_FRAMES: usize = 127;
+/// Stacks left for another one, by interrupts and signals: without end where bytes lead round in a circle.
+const MAX_SWITCHES: usize = 8;
+/// The last frames of a stack may be so far beyond the bytes that were copied.
+const MAX_STACK_BYTES: u64 = 64 << 20;
+/// Rules that are kept, a power of 2.
+const CACHED_RULES: usize = 1 << 15;
+/// Code that runs in user mode has this privilege level in `cs`.
+const USER_LEVEL: u64 = 3;
+
+/// Registers of x86-64, as far as they are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Registers {
+    pub ip: u64,
+    values: [u64; 16],
+    /// Which of them are known: a bit each.
+    known: u16,
+}
+
+impl Registers {
+    /// The three that most stacks need.
+    #[must_use]
+    pub fn new(ip: u64, sp: u64, bp: u64) -> Self {
+        Self { ip, ..Self::default() }.with(SP, sp).with(BP, bp)
+    }
+
+    /// With the callee-saved ones: bx, r12, r13, r14, r15.
+    #[must_use]
+    pub fn with_callee_saved(self, values: [u64; 5]) -> Self {
+        let pairs = KEPT.into_iter().skip(1).zip(values);
+        pairs.fold(self, |registers, (register, value)| registers.with(register, value))
+    }
+
+    /// With one more, by its DWARF number.
+    #[must_use]
+    pub fn with(mut self, register: u8, value: u64) -> Self {
+        if let Some(place) = self.values.get_mut(usize::from(register)) {
+            *place = value;
+            self.known |= 1 << register;
+        }
+        self
+    }
+
+    pub(crate) fn get(&self, register: u8) -> Option<u64> {
+        let is_known = self.known.checked_shr(register.into()).is_some_and(|bits| bits & 1 == 1);
+        self.values.get(usize::from(register)).copied().filter(|_| is_known)
+    }
+}
+
+/// Bytes of a stack, as they were when the registers were.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StackCopy {
+    /// Address of the first one.
+    pub start: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// What is executed: of a process, or of a kernel.
+pub trait Code {
+    /// Differs from that of any other code, and of the same code before it changed. Not 0.
+    fn number(&self) -> u32;
+
+    /// The rule of an address.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn rule(&mut self, address: u64, workspace: &mut Workspace) -> Result<Rule, StackEnd>;
+}
+
+/// Unwinds stacks of any number of processes, and remembers their rules.
+pub struct Unwinder {
+    cache: Box<[Cached]>,
+    /// For tables.
+    pub workspace: Workspace,
+    /// Rules of the frames so far, and what their saved registers are relative to.
+    trail: Vec<(Rule, u64)>,
+}
+
+impl fmt::Debug for Unwinder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Unwinder").field("workspace", &self.workspace).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Cached {
+    address: u64,
+    code: u32,
+    rule: Rule,
+}
+
+impl Default for Unwinder {
+    fn default() -> Self {
+        Self {
+            cache: vec![Cached { address: 0, code: 0, rule: Rule::START }; CACHED_RULES].into(),
+            workspace: Workspace::default(),
+            trail: Vec::with_capacity(MAX_FRAMES),
+        }
+    }
+}
+
+impl Unwinder {
+    /// Adds the frames of a stack, the innermost first, until there are `MAX_FRAMES`. A frame is the address of the
+    /// instruction that it executes: of the call, not the one behind it. With it are the registers where the stack ends:
+    /// the user's, if that is the entry from user mode.
+    pub fn unwind(
+        &mut self,
+        code: &mut dyn Code,
+        registers: &Registers,
+        copies: &[StackCopy],
+        frames: &mut Vec<u64>,
+    ) -> (StackEnd, Registers) {
+        self.trail.clear();
+        let number = code.number();
+        let mut walk = Walk::new(registers, copies, &mut self.trail);
+        let mut is_first = true;
+        let end = loop {
+            let address = walk.address();
+            if frames.len() >= MAX_FRAMES {
+                break StackEnd::TooDeep;
+            }
+            let slot = &mut self.cache[slot(number, address)];
+            let rule = if (slot.address, slot.code) == (address, number) {
+                Ok(slot.rule)
+            } else {
+                let found = code.rule(address, &mut self.workspace);
+                *slot = found.map_or(*slot, |rule| Cached { address, code: number, rule });
+                found
+            };
+            if is_first || rule != Err(StackEnd::Outside) {
+                frames.push(address);
+            }
+            let step = match rule {
+                // Stubs of linkers and other assembly: mostly before anything is pushed.
+                Err(StackEnd::NoRule) if walk.is_interrupted => walk.step(&Rule::RETURN),
+                Err(end) => Err(end),
+                Ok(rule) => walk.step(&rule),
+            };
+            if let Err(end) = step {
+                break end;
+            }
+            is_first = false;
+        };
+        (end, walk.into_registers())
+    }
+}
+
+fn slot(code: u32, address: u64) -> usize {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mixed = (address ^ u64::from(code) << 40).wrapping_mul(FACTOR);
+    // Of so many bits that it fits.
+    (mixed >> (64 - CACHED_RULES.trailing_zeros())) as usize
+}
+
+/// One stack.
+struct Walk<'a> {
+    copies: &'a [StackCopy],
+    ip: u64,
+    sp: u64,
+    bp: u64,
+    /// The code at `ip` did not call, it was interrupted.
+    is_interrupted: bool,
+    /// As they were before the frames of the trail.
+    before: Registers,
+    trail: &'a mut Vec<(Rule, u64)>,
+    switches_left: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(
+        registers: &Registers,
+        copies: &'a [StackCopy],
+        trail: &'a mut Vec<(Rule, u64)>,
+    ) -> Self {
+        Self {
+            copies,
+            ip: registers.ip,
+            sp: registers.get(SP).unwrap_or(0),
+            bp: registers.get(BP).unwrap_or(0),
+            is_interrupted: true,
+            before: *registers,
+            trail,
+            switches_left: MAX_SWITCHES,
+        }
+    }
+
+    /// Of the instruction that this frame executes: a call that is the last instruction of its function returns to the
+    /// next function.
+    fn address(&self) -> u64 {
+        if self.is_interrupted { self.ip } else { self.ip.wrapping_sub(1) }
+    }
+
+    fn into_registers(self) -> Registers {
+        Registers { ip: self.ip, ..self.before }.with(SP, self.sp).with(BP, self.bp)
+    }
+
+    fn step(&mut self, rule: &Rule) -> Result<(), StackEnd> {
+        let base = match rule.base {
+            BP => self.bp,
+            SP => self.sp,
+            other => self.register(other).ok_or(StackEnd::NoRegister)?,
+        };
+        let mut place = base.wrapping_add_signed(rule.offset.into());
+        if let Some(more) = rule.indirect {
+            place = self.word(place)?.wrapping_add_signed(more.into());
+        }
+        match rule.kind {
+            Kind::Call => self.call(rule, base, place),
+            Kind::Block(block) => self.block(block, place),
+            Kind::Start => Err(StackEnd::Start),
+        }
+    }
+
+    fn call(&mut self, rule: &Rule, base: u64, place: u64) -> Result<(), StackEnd> {
+        // Frame pointers end so.
+        if rule.base == BP && base == 0 {
+            return Err(StackEnd::Start);
+        }
+        if place <= self.sp {
+            // Code for interrupts goes back to the stack that was interrupted.
+            rule.indirect.ok_or(StackEnd::Astray)?;
+            self.switch()?;
+        }
+        let ip = self.word(place.wrapping_sub(8))?;
+        let from = if rule.is_saved_from_base { base } else { place };
+        let [saved_bp, ..] = rule.saved;
+        if saved_bp != NOT_SAVED {
+            let at = word_at(from, saved_bp);
+            if !self.trail.is_empty() || self.is_on_stack(at) {
+                self.bp = self.word(at)?;
+            }
+        }
+        self.trail.push((*rule, from));
+        (self.ip, self.sp, self.is_interrupted) = (ip, place, rule.is_interrupted);
+        // A thread's first function has nothing to return to.
+        if ip == 0 { Err(StackEnd::Start) } else { Ok(()) }
+    }
+
+    fn block(&mut self, block: &Block, place: u64) -> Result<(), StackEnd> {
+        self.switch()?;
+        let word = |offset: u16| self.word(place.wrapping_add(offset.into()));
+        let ip = word(block.ip)?;
+        let is_user = match block.segment {
+            Some(segment) => word(segment)? & USER_LEVEL == USER_LEVEL,
+            None => false,
+        };
+        // What is not stored is as it was.
+        let mut registers = Registers { ip, ..Registers::default() };
+        for (register, offset) in (0_u8..).zip(block.registers) {
+            let value = match offset {
+                Some(offset) => Some(word(offset)?),
+                None => self.register(register),
+            };
+            registers = value.map_or(registers, |value| registers.with(register, value));
+        }
+        self.sp = registers.get(SP).unwrap_or(0);
+        self.bp = registers.get(BP).unwrap_or(0);
+        (self.ip, self.before, self.is_interrupted) = (ip, registers, true);
+        self.trail.clear();
+        if is_user { Err(StackEnd::UserMode) } else { Ok(()) }
+    }
+
+    fn switch(&mut self) -> Result<(), StackEnd> {
+        self.switches_left = self.switches_left.checked_sub(1).ok_or(StackEnd::Astray)?;
+        Ok(())
+    }
+
+    /// A register as this frame has it. Few frames need another one than the stack's and the frame's pointers, so that
+    /// where it was saved is looked up only then.
+    fn register(&self, register: u8) -> Option<u64> {
+        match register {
+            SP => return Some(self.sp),
+            BP => return Some(self.bp),
+            _ => {}
+        }
+        let Some(kept) = KEPT.iter().position(|kept| *kept == register) else {
+            // A call may change it.
+            return self.before.get(register).filter(|_| self.trail.is_empty());
+        };
+        for (n, (rule, from)) in self.trail.iter().enumerate().rev() {
+            let saved = rule.saved.get(kept).copied().filter(|saved| *saved != NOT_SAVED);
+            let at = saved.map(|saved| word_at(*from, saved));
+            if let Some(at) = at.filter(|at| 0 < n || self.is_on_stack(*at)) {
+                return self.word(at).ok();
+            }
+        }
+        self.before.get(register)
+    }
+
+    /// Whether the innermost frame still has what it saved there: what it popped already is below the stack's end.
+    fn is_on_stack(&self, at: u64) -> bool {
+        self.before.get(SP).is_some_and(|sp| sp <= at)
+    }
+
+    fn word(&self, at: u64) -> Result<u64, StackEnd> {
+        for copy in self.copies {
+            let offset = usize::try_from(at.wrapping_sub(copy.start)).unwrap_or(usize::MAX);
+            if let Some(bytes) = copy.bytes.get(offset..).and_then(|rest| rest.first_chunk()) {
+                return Ok(u64::from_le_bytes(*bytes));
+            }
+        }
+        let is_beyond = |copy: &StackCopy| at.wrapping_sub(copy.start) < MAX_STACK_BYTES;
+        Err(if self.copies.iter().any(is_beyond) { StackEnd::Cut } else { StackEnd::Astray })
+    }
+}
+
+fn word_at(from: u64, words: i16) -> u64 {
+    from.wrapping_add_signed(i64::from(words) << 3)
+}
