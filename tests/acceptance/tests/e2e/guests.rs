@@ -95,8 +95,12 @@ fn memory_and_programs_agree(memory: &Path, programs: &Path) {
 /// Nothing of ours is in these guests, and no device leads to them: their memory has the names.
 pub(crate) fn nothing_is_installed_in_guests_that_have_names() {
     let folder = tempfile::tempdir().unwrap();
-    let script =
-        "vmscope record -o rec --duration 12 && cp /var/log/vmscope/guest-memory.log audit";
+    // The last guest dies: its kernel does nothing but wait.
+    let script = "set -e
+        vmscope record -o rec --duration 12
+        cp /var/log/vmscope/guest-memory.log audit
+        timeout 5 vmscope testbed exec ci -- sh -c 'echo c >/proc/sysrq-trigger' || true
+        vmscope record -o dead --duration 4";
     let ran = in_testbed("demo", folder.path(), script).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let recording = folder.path().join("rec");
@@ -115,6 +119,7 @@ pub(crate) fn nothing_is_installed_in_guests_that_have_names() {
     short_lived_processes_have_names(&unified);
     tasks_have_their_page_tables(&recording);
     shares_are_80_to_20(&unified);
+    a_dead_guest_has_names(&folder.path().join("dead"));
     let audit = std::fs::read_to_string(folder.path().join("audit")).unwrap();
     for vm in ["web", "db", "ci"] {
         let events = audit.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -122,6 +127,17 @@ pub(crate) fn nothing_is_installed_in_guests_that_have_names() {
         let read = events.iter().filter_map(|line| line["bytes"].as_u64()).sum::<u64>();
         assert!(events[0]["event"] == "begin" && 0 < read, "{vm}: {events:?}");
     }
+}
+
+fn a_dead_guest_has_names(recording: &Path) {
+    let dead = report(recording, &["--view", "guest", "--vm", "ci", "--limit", "100000"]).unwrap();
+    let of_guest = |row: &Value| text(row, "side") == "guest";
+    let all = dead.sum(of_guest);
+    let kernel = dead.sum(|row| {
+        of_guest(row) && text(row, "module") == "[kernel]" && text(row, "function") != "[unknown]"
+    });
+    eprintln!("{kernel} of {all} samples of a dead guest in functions of its kernel");
+    assert!(500 < all && all * 95 <= kernel * 100, "{kernel} of {all}");
 }
 
 /// Who runs was read from the guest's memory; page tables come from the vCPU. In user code the two are one process.
