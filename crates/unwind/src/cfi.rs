@@ -12,10 +12,10 @@ use gimli::{
 use linux::elf::{Bytes, Headers, Part, Present, ReadAt};
 use model::StackEnd;
 
-use crate::rule::{KEPT, Kind, Rule, SIGNAL, register};
+use crate::rule::{KEPT, Kind, Rule, register};
 
 /// What is read of one section: rustc has 6 MiB.
-const MAX_SECTION_BYTES: u64 = 32 << 20;
+const MAX_SECTION_BYTES: u64 = 24 << 20;
 /// Headers and notes take less.
 const MAX_READ_BYTES: u64 = 128 << 20;
 /// The largest description of a function or of what functions share. Some 100 bytes are usual.
@@ -137,7 +137,11 @@ impl FrameTable {
     /// The rule of an address of the file.
     pub(crate) fn rule(&self, address: u64, workspace: &mut Workspace) -> Result<Rule, StackEnd> {
         let Some(frames) = &self.frames else { return Ok(Rule::FRAME_POINTER) };
-        frames.rule(address, workspace)
+        match frames.rule(address, workspace) {
+            // Go's functions in a file that has some of C, too.
+            Err(StackEnd::NoRule) if self.headers.is_go => Ok(Rule::FRAME_POINTER),
+            found => found,
+        }
     }
 }
 
@@ -312,7 +316,7 @@ impl Row<'_> {
             Some(_) if is_interrupted => {
                 let is_signal =
                     cfa.base == register::SP && cfa.offset == SIGNAL_SP && cfa.indirect == Some(0);
-                return is_signal.then(|| Rule::block(&SIGNAL, register::SP, 0));
+                return is_signal.then(|| Rule::block(Kind::Signal, register::SP, 0));
             }
             Some(_) => return None,
         }

@@ -18,7 +18,7 @@ use model::{GuestVirt, StackEnd};
 
 use crate::cfi::Workspace;
 use crate::rule::register::{BP, DI, DX, R10, R13, SP};
-use crate::rule::{INTERRUPT, Kind, PT_REGS, Rule};
+use crate::rule::{Kind, Rule};
 use crate::walk::Code;
 
 /// Most entries of a table: Debian's kernels have 250,000.
@@ -165,15 +165,15 @@ fn rule([s0, s1, b0, b1, low, high]: [u8; ENTRY_BYTES], format: OrcFormat) -> Op
     };
     let mut rule = match kind {
         EntryKind::Call => Rule { base, offset: offset.into(), indirect, ..Rule::RETURN },
-        EntryKind::Registers => Rule::block(&PT_REGS, base, offset.into()),
-        EntryKind::SomeRegisters => Rule::block(&INTERRUPT, base, offset.into()),
+        EntryKind::Registers => Rule::block(Kind::PtRegs, base, offset.into()),
+        EntryKind::SomeRegisters => Rule::block(Kind::Interrupt, base, offset.into()),
         EntryKind::End | EntryKind::Nothing => return None,
     };
     (rule.indirect, rule.is_interrupted) = (indirect, is_interrupted);
     let [saved_bp, ..] = &mut rule.saved;
     match (bits >> 4 & 0xf, rule.kind) {
         // Registers have it.
-        (_, Kind::Block(_)) | (0, _) => {}
+        (_, Kind::PtRegs | Kind::Interrupt) | (0, _) => {}
         (1, _) => *saved_bp = words(bp_offset)?,
         (4, _) if base == BP && indirect.is_none() => {
             *saved_bp = words(bp_offset.checked_sub(sp_offset)?)?;

@@ -41,10 +41,14 @@ pub struct Rule {
 pub(crate) enum Kind {
     /// The caller's frame, below it the return address.
     Call,
-    /// Registers, in this order.
-    Block(&'static Block),
     /// Nothing: it is the first function.
     Start,
+    /// Registers, as `PT_REGS` has them.
+    PtRegs,
+    /// Registers, as `INTERRUPT` has them.
+    Interrupt,
+    /// Registers, as `SIGNAL` has them.
+    Signal,
 }
 
 /// Where registers are in what an interrupt, exception, system call or signal has stored: byte offsets.
@@ -53,19 +57,18 @@ pub(crate) struct Block {
     pub(crate) ip: u16,
     /// Where code is that ran: `cs`.
     pub(crate) segment: Option<u16>,
-    /// By DWARF's numbers.
-    pub(crate) registers: [Option<u16>; 16],
+    /// In DWARF's order: ax, dx, cx, bx, si, di, bp, sp, r8 to r15.
+    pub(crate) registers: [u16; 16],
 }
+
+/// A register that a block does not have.
+pub(crate) const NOT_STORED: u16 = u16::MAX;
 
 /// `struct pt_regs` (arch/x86/include/asm/ptrace.h).
 pub(crate) const PT_REGS: Block = Block {
     ip: 128,
     segment: Some(136),
-    registers: {
-        let [ax, dx, cx, bx, si, di, bp, sp] = [80, 96, 88, 40, 104, 112, 32, 152];
-        let low = [ax, dx, cx, bx, si, di, bp, sp];
-        words([low, [72, 64, 56, 48, 24, 16, 8, 0]])
-    },
+    registers: [80, 96, 88, 40, 104, 112, 32, 152, 72, 64, 56, 48, 24, 16, 8, 0],
 };
 
 /// What the CPU stores at an interrupt.
@@ -73,8 +76,8 @@ pub(crate) const INTERRUPT: Block = Block {
     ip: 0,
     segment: Some(8),
     registers: {
-        let mut registers = [None; 16];
-        registers[SP as usize] = Some(24);
+        let mut registers = [NOT_STORED; 16];
+        registers[SP as usize] = 24;
         registers
     },
 };
@@ -83,23 +86,8 @@ pub(crate) const INTERRUPT: Block = Block {
 pub(crate) const SIGNAL: Block = Block {
     ip: 168,
     segment: None,
-    registers: {
-        let [ax, dx, cx, bx, si, di, bp, sp] = [144, 136, 152, 128, 112, 104, 120, 160];
-        let low = [ax, dx, cx, bx, si, di, bp, sp];
-        words([low, [40, 48, 56, 64, 72, 80, 88, 96]])
-    },
+    registers: [144, 136, 152, 128, 112, 104, 120, 160, 40, 48, 56, 64, 72, 80, 88, 96],
 };
-
-const fn words(halves: [[u16; 8]; 2]) -> [Option<u16>; 16] {
-    let mut registers = [None; 16];
-    let mut n = 0;
-    while n < 8 {
-        registers[n] = Some(halves[0][n]);
-        registers[n + 8] = Some(halves[1][n]);
-        n += 1;
-    }
-    registers
-}
 
 impl Rule {
     /// A function that has pushed nothing yet.
@@ -124,7 +112,7 @@ impl Rule {
     pub(crate) const START: Self = Self { kind: Kind::Start, ..Self::RETURN };
 
     /// Registers stored in place of a call.
-    pub(crate) const fn block(block: &'static Block, base: u8, offset: i32) -> Self {
-        Self { kind: Kind::Block(block), base, offset, is_interrupted: true, ..Self::RETURN }
+    pub(crate) const fn block(kind: Kind, base: u8, offset: i32) -> Self {
+        Self { kind, base, offset, is_interrupted: true, ..Self::RETURN }
     }
 }

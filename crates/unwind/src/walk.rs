@@ -6,7 +6,7 @@ use model::StackEnd;
 
 use crate::cfi::Workspace;
 use crate::rule::register::{BP, SP};
-use crate::rule::{Block, KEPT, Kind, NOT_SAVED, Rule};
+use crate::rule::{Block, INTERRUPT, KEPT, Kind, NOT_SAVED, NOT_STORED, PT_REGS, Rule, SIGNAL};
 
 /// Most frames of a stack: as many as `perf record` keeps.
 pub const MAX_FRAMES: usize = 127;
@@ -14,8 +14,8 @@ pub const MAX_FRAMES: usize = 127;
 const MAX_SWITCHES: usize = 8;
 /// The last frames of a stack may be so far beyond the bytes that were copied.
 const MAX_STACK_BYTES: u64 = 64 << 20;
-/// Rules that are kept, a power of 2.
-const CACHED_RULES: usize = 1 << 15;
+/// Rules that are kept, as a power of 2.
+const CACHE_BITS: u32 = 15;
 /// Code that runs in user mode has this privilege level in `cs`.
 const USER_LEVEL: u64 = 3;
 
@@ -83,14 +83,20 @@ pub struct Unwinder {
     cache: Box<[Cached]>,
     /// For tables.
     pub workspace: Workspace,
-    /// Rules of the frames so far, and what their saved registers are relative to.
-    trail: Vec<(Rule, u64)>,
+    /// Of the frames so far.
+    trail: Vec<SavedRegisters>,
 }
 
 impl fmt::Debug for Unwinder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Unwinder").field("workspace", &self.workspace).finish_non_exhaustive()
     }
+}
+
+/// Where a frame saved registers: as its rule has it, and the address that this is relative to.
+struct SavedRegisters {
+    words: [i16; KEPT.len()],
+    from: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -103,7 +109,7 @@ struct Cached {
 impl Default for Unwinder {
     fn default() -> Self {
         Self {
-            cache: vec![Cached { address: 0, code: 0, rule: Rule::START }; CACHED_RULES].into(),
+            cache: vec![Cached { address: 0, code: 0, rule: Rule::START }; 1 << CACHE_BITS].into(),
             workspace: Workspace::default(),
             trail: Vec::with_capacity(MAX_FRAMES),
         }
@@ -124,33 +130,36 @@ impl Unwinder {
         self.trail.clear();
         let number = code.number();
         let mut walk = Walk::new(registers, copies, &mut self.trail);
-        let mut is_first = true;
+        let n_before = frames.len();
         let end = loop {
             let address = walk.address();
             if frames.len() >= MAX_FRAMES {
                 break StackEnd::TooDeep;
             }
             let slot = &mut self.cache[slot(number, address)];
-            let rule = if (slot.address, slot.code) == (address, number) {
-                Ok(slot.rule)
-            } else {
-                let found = code.rule(address, &mut self.workspace);
-                *slot = found.map_or(*slot, |rule| Cached { address, code: number, rule });
-                found
-            };
-            if is_first || rule != Err(StackEnd::Outside) {
-                frames.push(address);
+            if (slot.address, slot.code) != (address, number) {
+                match code.rule(address, &mut self.workspace) {
+                    Ok(rule) => *slot = Cached { address, code: number, rule },
+                    // Stubs of linkers and other assembly: mostly before anything is pushed.
+                    Err(StackEnd::NoRule) if walk.is_interrupted => {
+                        frames.push(address);
+                        match walk.step(&Rule::RETURN) {
+                            Ok(()) => continue,
+                            Err(end) => break end,
+                        }
+                    }
+                    Err(end) => {
+                        if end != StackEnd::Outside || frames.len() == n_before {
+                            frames.push(address);
+                        }
+                        break end;
+                    }
+                }
             }
-            let step = match rule {
-                // Stubs of linkers and other assembly: mostly before anything is pushed.
-                Err(StackEnd::NoRule) if walk.is_interrupted => walk.step(&Rule::RETURN),
-                Err(end) => Err(end),
-                Ok(rule) => walk.step(&rule),
-            };
-            if let Err(end) = step {
+            frames.push(address);
+            if let Err(end) = walk.step(&slot.rule) {
                 break end;
             }
-            is_first = false;
         };
         (end, walk.into_registers())
     }
@@ -159,8 +168,7 @@ impl Unwinder {
 fn slot(code: u32, address: u64) -> usize {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mixed = (address ^ u64::from(code) << 40).wrapping_mul(FACTOR);
-    // Of so many bits that it fits.
-    (mixed >> (64 - CACHED_RULES.trailing_zeros())) as usize
+    usize::try_from(mixed >> (u64::BITS - CACHE_BITS)).unwrap_or(0)
 }
 
 /// One stack.
@@ -173,7 +181,7 @@ struct Walk<'a> {
     is_interrupted: bool,
     /// As they were before the frames of the trail.
     before: Registers,
-    trail: &'a mut Vec<(Rule, u64)>,
+    trail: &'a mut Vec<SavedRegisters>,
     switches_left: usize,
 }
 
@@ -181,7 +189,7 @@ impl<'a> Walk<'a> {
     fn new(
         registers: &Registers,
         copies: &'a [StackCopy],
-        trail: &'a mut Vec<(Rule, u64)>,
+        trail: &'a mut Vec<SavedRegisters>,
     ) -> Self {
         Self {
             copies,
@@ -205,6 +213,7 @@ impl<'a> Walk<'a> {
         Registers { ip: self.ip, ..self.before }.with(SP, self.sp).with(BP, self.bp)
     }
 
+    #[inline]
     fn step(&mut self, rule: &Rule) -> Result<(), StackEnd> {
         let base = match rule.base {
             BP => self.bp,
@@ -217,11 +226,14 @@ impl<'a> Walk<'a> {
         }
         match rule.kind {
             Kind::Call => self.call(rule, base, place),
-            Kind::Block(block) => self.block(block, place),
             Kind::Start => Err(StackEnd::Start),
+            Kind::PtRegs => self.block(&PT_REGS, place),
+            Kind::Interrupt => self.block(&INTERRUPT, place),
+            Kind::Signal => self.block(&SIGNAL, place),
         }
     }
 
+    #[inline]
     fn call(&mut self, rule: &Rule, base: u64, place: u64) -> Result<(), StackEnd> {
         // Frame pointers end so.
         if rule.base == BP && base == 0 {
@@ -241,12 +253,13 @@ impl<'a> Walk<'a> {
                 self.bp = self.word(at)?;
             }
         }
-        self.trail.push((*rule, from));
+        self.trail.push(SavedRegisters { words: rule.saved, from });
         (self.ip, self.sp, self.is_interrupted) = (ip, place, rule.is_interrupted);
         // A thread's first function has nothing to return to.
         if ip == 0 { Err(StackEnd::Start) } else { Ok(()) }
     }
 
+    #[cold]
     fn block(&mut self, block: &Block, place: u64) -> Result<(), StackEnd> {
         self.switch()?;
         let word = |offset: u16| self.word(place.wrapping_add(offset.into()));
@@ -259,8 +272,8 @@ impl<'a> Walk<'a> {
         let mut registers = Registers { ip, ..Registers::default() };
         for (register, offset) in (0_u8..).zip(block.registers) {
             let value = match offset {
-                Some(offset) => Some(word(offset)?),
-                None => self.register(register),
+                NOT_STORED => self.register(register),
+                offset => Some(word(offset)?),
             };
             registers = value.map_or(registers, |value| registers.with(register, value));
         }
@@ -278,6 +291,7 @@ impl<'a> Walk<'a> {
 
     /// A register as this frame has it. Few frames need another one than the stack's and the frame's pointers, so that
     /// where it was saved is looked up only then.
+    #[cold]
     fn register(&self, register: u8) -> Option<u64> {
         match register {
             SP => return Some(self.sp),
@@ -288,8 +302,8 @@ impl<'a> Walk<'a> {
             // A call may change it.
             return self.before.get(register).filter(|_| self.trail.is_empty());
         };
-        for (n, (rule, from)) in self.trail.iter().enumerate().rev() {
-            let saved = rule.saved.get(kept).copied().filter(|saved| *saved != NOT_SAVED);
+        for (n, SavedRegisters { words, from }) in self.trail.iter().enumerate().rev() {
+            let saved = words.get(kept).copied().filter(|saved| *saved != NOT_SAVED);
             let at = saved.map(|saved| word_at(*from, saved));
             if let Some(at) = at.filter(|at| 0 < n || self.is_on_stack(*at)) {
                 return self.word(at).ok();
@@ -303,6 +317,7 @@ impl<'a> Walk<'a> {
         self.before.get(SP).is_some_and(|sp| sp <= at)
     }
 
+    #[inline]
     fn word(&self, at: u64) -> Result<u64, StackEnd> {
         for copy in self.copies {
             let offset = usize::try_from(at.wrapping_sub(copy.start)).unwrap_or(usize::MAX);
@@ -310,8 +325,13 @@ impl<'a> Walk<'a> {
                 return Ok(u64::from_le_bytes(*bytes));
             }
         }
+        Err(self.not_copied(at))
+    }
+
+    #[cold]
+    fn not_copied(&self, at: u64) -> StackEnd {
         let is_beyond = |copy: &StackCopy| at.wrapping_sub(copy.start) < MAX_STACK_BYTES;
-        Err(if self.copies.iter().any(is_beyond) { StackEnd::Cut } else { StackEnd::Astray })
+        if self.copies.iter().any(is_beyond) { StackEnd::Cut } else { StackEnd::Astray }
     }
 }
 

@@ -184,17 +184,18 @@ impl Drop for Stopped {
     }
 }
 
+fn let_trace() -> std::io::Result<()> {
+    // SAFETY: this request takes nothing.
+    unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
+    Ok(())
+}
+
 impl Stopped {
     fn start(program: &Path) -> Self {
         let mut command = Command::new(program);
         command.env_remove("LD_BIND_NOW");
-        // SAFETY: the system call is async-signal-safe.
-        unsafe {
-            command.pre_exec(|| {
-                libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
-                Ok(())
-            })
-        };
+        // SAFETY: it only makes a system call.
+        unsafe { command.pre_exec(let_trace) };
         let child = command.spawn().unwrap();
         let memory = File::open(format!("/proc/{}/mem", child.id())).unwrap();
         let (areas, files, unwinder) = (Vec::new(), Vec::new(), Unwinder::default());
@@ -248,23 +249,18 @@ impl Stopped {
         }
     }
 
-    fn registers(&self, thread: i32) -> Registers {
+    fn all_registers(&self, thread: i32) -> libc::user_regs_struct {
         let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::uninit();
+        let place = registers.as_mut_ptr();
         // SAFETY: the kernel writes as much as the struct has.
-        let done = unsafe { libc::ptrace(libc::PTRACE_GETREGS, thread, 0, registers.as_mut_ptr()) };
-        assert_eq!(done, 0);
+        let done = unsafe { libc::ptrace(libc::PTRACE_GETREGS, thread, 0, place) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
         // SAFETY: it was written.
-        let all = unsafe { registers.assume_init() };
-        Registers::new(all.rip, all.rsp, all.rbp)
-            .with_callee_saved([all.rbx, all.r12, all.r13, all.r14, all.r15])
+        unsafe { registers.assume_init() }
     }
 
     fn stack(&self, thread: i32) -> StackCopy {
-        let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::uninit();
-        // SAFETY: the kernel writes as much as the struct has.
-        unsafe { libc::ptrace(libc::PTRACE_GETREGS, thread, 0, registers.as_mut_ptr()) };
-        // SAFETY: it was written.
-        let start = unsafe { registers.assume_init() }.rsp;
+        let start = self.all_registers(thread).rsp;
         let mut bytes = vec![0; STACK_BYTES];
         let read = self.memory.read_at(&mut bytes, start).unwrap_or(0);
         bytes.truncate(read);
@@ -306,7 +302,9 @@ impl Stopped {
     }
 
     fn unwind(&mut self, thread: i32, copies: &[StackCopy]) -> (Vec<u64>, StackEnd) {
-        let registers = self.registers(thread);
+        let all = self.all_registers(thread);
+        let registers = Registers::new(all.rip, all.rsp, all.rbp)
+            .with_callee_saved([all.rbx, all.r12, all.r13, all.r14, all.r15]);
         let mut files = Tables(&self.files);
         let mut process = Process { number: 1, areas: &self.areas, files: &mut files };
         let mut frames = Vec::new();
@@ -458,6 +456,40 @@ fn not_optimized_and_not_relocated() {
 #[test]
 fn linked_statically() {
     check(&["-O2", "-static"]);
+}
+
+/// A function without a frame hides its caller.
+#[test]
+fn go_keeps_frame_pointers() {
+    const GO: &str = "package main\nimport \"runtime\"\n//go:noinline\nfunc rec(n int) int {\n\
+        if n == 0 { runtime.Breakpoint(); return 1 }\nreturn rec(n-1) + 1\n}\n\
+        func main() { rec(5) }\n";
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("program.go"), GO).unwrap();
+    let mut build = Command::new("go");
+    build.current_dir(folder.path()).args(["build", "-o", "program", "program.go"]);
+    build.env("GOCACHE", folder.path().join("cache")).env("CGO_ENABLED", "0");
+    if !build.output().is_ok_and(|built| built.status.success()) {
+        skip::skip(format_args!("go can't build here"));
+        return;
+    }
+    let mut program = Stopped::start(&folder.path().join("program"));
+    let thread = program.next_stop(program.pid());
+    program.read_mappings();
+    let (frames, end) = program.unwind(thread, &[program.stack(thread)]);
+    let functions = &program.files[0].functions;
+    let file_offset = |address: u64| {
+        let area = program.areas.iter().find(|it| it.start <= address && address < it.end);
+        let area = area.unwrap();
+        let AreaCode::File { offset, .. } = area.code else { panic!("{address:x}") };
+        address - area.start + offset
+    };
+    let name =
+        |address: &u64| functions.range(..=file_offset(*address)).next_back().unwrap().1.1.as_str();
+    let names: Vec<&str> = frames.iter().map(name).collect();
+    let rest = ["main.main", "runtime.main", "runtime.goexit.abi0"];
+    assert_eq!(names, [&["runtime.breakpoint.abi0"][..], &["main.rec"; 5], &rest].concat());
+    assert_eq!(end, StackEnd::Start);
 }
 
 #[test]

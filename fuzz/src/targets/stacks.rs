@@ -94,7 +94,7 @@ fn seed_kernel() -> Vec<u8> {
     for n in 0..16_u16 {
         // sp + 16, bp at the caller's sp - 16, a call; every fourth has registers.
         let kind = if n % 4 == 3 { 0xb } else { 2 };
-        bytes.extend([16, 0xfff0, kind << 8 | 0x15].map(u16::to_le_bytes).concat());
+        bytes.extend([16, 0xfff0, (kind << 8) | 0x15].map(u16::to_le_bytes).concat());
     }
     for n in 0..64 {
         bytes.extend((BASE + n * 4).to_le_bytes());

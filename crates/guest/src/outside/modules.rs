@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use api::guest::{GuestModule, MAX_IMAGES, ModuleSymbols};
+use linux::elf::ReadAt;
 use linux::files::File;
 use model::{GuestCode, GuestVirt, StackEnd};
 use unwind::FrameTable;
@@ -136,9 +137,7 @@ impl Modules {
                 is_it.then_some(table).ok_or(StackEnd::NoTables)
             }
             Place::Process { cr3, start, bytes } => {
-                let mut image = vec![0; usize::try_from(bytes).unwrap_or(0)];
-                view.read_process(cr3, start, &mut image).ok_or(StackEnd::NoTables)?;
-                FrameTable::read(&image.as_slice())
+                FrameTable::read(&ProcessImage { view, cr3, start, bytes })
             }
         }
     }
@@ -158,11 +157,8 @@ impl Modules {
                 None => problem("the file is not in the guest's memory any more"),
             },
             Some(Some(Place::Process { cr3, start, bytes })) => {
-                let mut image = vec![0; usize::try_from(*bytes).unwrap_or(0)];
-                match view.read_process(*cr3, *start, &mut image) {
-                    Some(()) => with_functions(symbols, &image.as_slice(), &[]),
-                    None => problem("not in the guest's memory any more"),
-                }
+                let image = ProcessImage { view, cr3: *cr3, start: *start, bytes: *bytes };
+                with_functions(symbols, &image, &[])
             }
             Some(None) => problem("not a file"),
             None => problem("no such module"),
@@ -170,12 +166,27 @@ impl Modules {
     }
 }
 
+/// A file that is only in a process' memory. Pages that the process has not touched are missing.
+struct ProcessImage<'v> {
+    view: &'v View<'v>,
+    cr3: u64,
+    start: u64,
+    bytes: u64,
+}
+
+impl ReadAt for ProcessImage<'_> {
+    fn read_at(&self, at: u64, buffer: &mut [u8]) -> Option<()> {
+        let end = at.checked_add(buffer.len() as u64).filter(|end| *end <= self.bytes);
+        end.and_then(|_| self.view.read_process(self.cr3, self.start.checked_add(at)?, buffer))
+    }
+
+    fn n_bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
 /// With the functions of a file. Those of a part that is not in the guest's memory are missing.
-fn with_functions(
-    symbols: ModuleSymbols,
-    file: &dyn linux::elf::ReadAt,
-    build_id: &[u8],
-) -> ModuleSymbols {
+fn with_functions(symbols: ModuleSymbols, file: &dyn ReadAt, build_id: &[u8]) -> ModuleSymbols {
     match elf::functions(file, build_id) {
         Ok(functions) => ModuleSymbols { symbols: functions, ..symbols },
         Err(error) => ModuleSymbols { problem: Some(error.to_string()), ..symbols },

@@ -12,8 +12,8 @@ use super::modules::Modules;
 
 /// Most bytes of all unwind tables that are kept.
 const MAX_TABLE_BYTES: usize = 64 << 20;
-/// Most processes whose mappings are kept.
-const MAX_PROCESSES: usize = 1 << 12;
+/// Most mappings of all processes that are kept.
+const MAX_AREAS: usize = 1 << 17;
 /// Bytes of tables that one request may have evaluated: some 100,000 rules.
 const WORK_BYTES: usize = 16 << 20;
 /// Tables of which pages were missing are read again after so long.
@@ -24,6 +24,8 @@ const READ_AGAIN_NS: u64 = 10_000_000_000;
 pub(super) struct Stacks {
     unwinder: Unwinder,
     kernel: Option<unwind::Kernel>,
+    /// When its tables were last searched for.
+    kernel_read_ns: Option<u64>,
     /// By process id.
     processes: BTreeMap<u32, KnownProcess>,
     tables: Tables,
@@ -41,7 +43,6 @@ pub(super) struct Guest<'g> {
 /// A process, as long as it has these mappings.
 #[derive(Debug)]
 struct KnownProcess {
-    mappings: Vec<GuestMapping>,
     areas: Vec<Area>,
     number: u32,
 }
@@ -59,7 +60,7 @@ impl Stacks {
 
     /// After its modules have changed.
     pub(super) fn forget_kernel(&mut self) {
-        self.kernel = None;
+        (self.kernel, self.kernel_read_ns) = (None, None);
     }
 
     fn unwind_one(&mut self, guest: &Guest<'_>, sample: &StackSample) -> UnwoundStack {
@@ -83,9 +84,11 @@ impl Stacks {
         start: &Registers,
         copies: &[StackCopy],
     ) -> (StackPart, Registers) {
-        if self.kernel.is_none() {
+        let is_old = |read_ns: u64| read_ns.saturating_add(READ_AGAIN_NS) <= guest.now_ns;
+        if self.kernel.is_none() && self.kernel_read_ns.is_none_or(is_old) {
             let number = self.next_number();
             self.kernel = guest.view.kernel_code(number);
+            self.kernel_read_ns = Some(guest.now_ns);
         }
         match &mut self.kernel {
             Some(kernel) => part(&mut self.unwinder, kernel, start, copies),
@@ -103,17 +106,17 @@ impl Stacks {
         let Some(mappings) = guest.images.mappings(pid) else {
             return StackPart { frames: vec![start.ip], end: StackEnd::NoProcess };
         };
-        if self.processes.get(&pid).is_none_or(|process| process.mappings != mappings) {
-            if MAX_PROCESSES <= self.processes.len() {
-                // They have ended, or come back.
+        let areas = || mappings.iter().map(|mapping| area(guest.modules, mapping));
+        if self.processes.get(&pid).is_none_or(|known| !known.areas.iter().copied().eq(areas())) {
+            let n_areas: usize = self.processes.values().map(|known| 1 + known.areas.len()).sum();
+            if MAX_AREAS < n_areas {
+                // Most have ended. The others come back.
                 self.processes.clear();
             }
             let number = self.next_number();
-            let areas = mappings.iter().map(|it| area(guest.modules, it)).collect();
-            let process = KnownProcess { mappings: mappings.to_vec(), areas, number };
-            self.processes.insert(pid, process);
+            self.processes.insert(pid, KnownProcess { areas: areas().collect(), number });
         }
-        let KnownProcess { areas, number, .. } = &self.processes[&pid];
+        let KnownProcess { areas, number } = &self.processes[&pid];
         let mut files = Files { guest, tables: &mut self.tables };
         let mut process = Process { number: *number, areas, files: &mut files };
         part(&mut self.unwinder, &mut process, start, copies).0
@@ -137,7 +140,7 @@ fn part(
     start: &Registers,
     copies: &[StackCopy],
 ) -> (StackPart, Registers) {
-    let mut frames = Vec::new();
+    let mut frames = Vec::with_capacity(32);
     let (end, registers) = unwinder.unwind(code, start, copies, &mut frames);
     (StackPart { frames, end }, registers)
 }

@@ -39,12 +39,12 @@ fn bits(kind: Type, sp: u16, bp: u16, format: OrcFormat) -> u16 {
     let end = u16::from(kind == Type::End);
     let signal = u16::from(is_interrupted);
     let rest = match format {
-        OrcFormat::End => number | end << 2,
-        OrcFormat::SignalAndEnd => number | signal << 2 | end << 3,
+        OrcFormat::End => number | (end << 2),
+        OrcFormat::SignalAndEnd => number | (signal << 2) | (end << 3),
         OrcFormat::Signal if kind == Type::End => 1,
-        OrcFormat::Signal => number + 2 | signal << 3,
+        OrcFormat::Signal => (number + 2) | (signal << 3),
     };
-    sp | bp << 4 | rest << 8
+    sp | (bp << 4) | (rest << 8)
 }
 
 struct Memory(BTreeMap<u64, u8>);
