@@ -138,7 +138,9 @@ impl Link {
         // What follows the line is the guest's.
         while byte != *b"\n" && answer.len() < MAX_ANSWER {
             match self.receive(&mut byte, deadline) {
-                Err(LinkError::Closed) => return Err(LinkError::Connect(Errno::CONNREFUSED)),
+                Err(LinkError::Closed | LinkError::Broken(Errno::CONNRESET)) => {
+                    return Err(LinkError::Connect(Errno::CONNREFUSED));
+                }
                 received => received?,
             };
             answer.extend(byte);
@@ -247,11 +249,11 @@ mod test {
         let path = folder.path().join("v.sock");
         let listener = UnixListener::bind(&path).unwrap();
         let user = rustix::process::getuid().as_raw();
-        let mut check = |answer: &'static [u8], expected: Result<&[u8], LinkError>| {
+        let check = |answer: &'static [u8], expected: Result<&[u8], LinkError>| {
             let vmm = std::thread::scope(|scope| {
                 let vmm = scope.spawn(|| {
                     let (mut host, _) = listener.accept().unwrap();
-                    let mut request = [0; 12];
+                    let mut request = [0; 13];
                     host.read_exact(&mut request).unwrap();
                     assert!(request.starts_with(b"CONNECT "), "{request:?}");
                     host.write_all(answer).unwrap();
