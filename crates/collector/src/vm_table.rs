@@ -99,6 +99,9 @@ impl VmTable {
 
     /// The names of processes that run new VMs. No other VM of this table has them, but for what each was before.
     fn named(&self, new: &HashMap<Pid, VmProcess>, names: &VmNames) -> HashMap<Pid, String> {
+        if new.is_empty() {
+            return HashMap::new();
+        }
         let again: BTreeSet<String> = new.values().map(VmProcess::identity).collect();
         let mut before = BTreeMap::new();
         for (vm, process) in self.vms.iter().zip(&self.processes) {
