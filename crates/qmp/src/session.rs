@@ -495,20 +495,21 @@ mod test {
     fn only_the_vms_user_is_talked_to_and_only_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("monitor");
+        let socket = VmmSocket::from(path.clone());
         let own = rustix::process::getuid().as_raw();
-        assert!(matches!(Session::open(&path, own), Err(QmpError::Connect(_))));
+        assert!(matches!(Session::open(&socket, own), Err(QmpError::Connect(_))));
         std::fs::write(&path, "").unwrap();
-        assert!(matches!(Session::open(&path, own), Err(QmpError::Connect(_))));
+        assert!(matches!(Session::open(&socket, own), Err(QmpError::Connect(_))));
         std::fs::remove_file(&path).unwrap();
         let listener = UnixListener::bind(&path).unwrap();
-        assert!(matches!(Session::open(&path, own + 1), Err(QmpError::Stranger(_))));
+        assert!(matches!(Session::open(&socket, own + 1), Err(QmpError::Stranger(_))));
         let qemu = std::thread::spawn(move || {
             let (_stranger, _) = listener.accept().unwrap();
             let (mut stream, _) = listener.accept().unwrap();
             writeln!(stream, "{GREETING}").unwrap();
             stream
         });
-        Session::open(&path, own).unwrap();
+        Session::open(&socket, own).unwrap();
         drop(qemu.join().unwrap());
     }
 }
