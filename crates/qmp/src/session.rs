@@ -504,7 +504,6 @@ mod test {
         let listener = UnixListener::bind(&path).unwrap();
         assert!(matches!(Session::open(&socket, own + 1), Err(QmpError::Stranger(_))));
         let qemu = std::thread::spawn(move || {
-            let (_stranger, _) = listener.accept().unwrap();
             let (mut stream, _) = listener.accept().unwrap();
             writeln!(stream, "{GREETING}").unwrap();
             stream

@@ -392,7 +392,7 @@ impl<'t> Resolver<'t> {
     fn guest_process(&self, vm: VmId, vcpu: &VcpuSample, sample: &Sample) -> ProcessRef {
         let error_ns = self.guest_error_ns[vm.index()];
         let slack = LIFETIME_SLACK_NS.saturating_add(error_ns);
-        // Idle tasks are told apart by their stacks only.
+        // Only their stacks distinguish idle tasks.
         if let Some(GuestTask { pid, .. }) = vcpu.task.filter(|task| task.tid != Tid(0)) {
             return self.guest_task(vm, pid, vcpu.cr3, (sample.time, slack));
         }
