@@ -99,7 +99,8 @@ pub(crate) fn nothing_is_installed_in_guests_that_have_names() {
     let script = "set -e
         vmscope record -o rec --duration 12
         cp /var/log/vmscope/guest-memory.log audit
-        timeout 5 vmscope testbed exec ci -- sh -c 'echo c >/proc/sysrq-trigger' || true
+        timeout 5 vmscope testbed exec ci -- sh -c \
+            'echo 0 >/proc/sys/kernel/panic; echo c >/proc/sysrq-trigger' || true
         vmscope record -o dead --duration 4";
     let ran = in_testbed("demo", folder.path(), script).unwrap();
     assert_eq!(ran.code, 0, "{}", ran.stderr);
