@@ -45,11 +45,15 @@ static __always_inline struct guest_view *view_of(struct vcpu_ref *ref)
 	return view && view->current ? view : NULL;
 }
 
-/* Address in the VM's process of an object of the guest's kernel; 0: it is not in its memory. */
-static __always_inline __u64 locate(struct guest_view *view, __u64 address, __u32 bytes)
+/* Address in the VM's process of an object of the guest's kernel; 0: it is not in its memory. Not static, as slot_for: the
+ * kernel verifies such a function once, others at each call. */
+__noinline __u64 locate(struct guest_view *view, __u64 address, __u32 bytes)
 {
-	__u64 physical = address - (address < GUEST_IMAGE ? view->direct_map : view->image);
+	__u64 physical;
 
+	if (!view)
+		return 0;
+	physical = address - (address < GUEST_IMAGE ? view->direct_map : view->image);
 #pragma unroll
 	for (int i = 0; i < GUEST_SLOTS; i++) {
 		__u64 within = physical - view->slot[i].start;
@@ -90,10 +94,12 @@ struct {
 } nodes SEC(".maps");
 
 /* Of the slots of a node, the one for an address. */
-static __always_inline __u64 slot_for(struct node *node, __u32 pivots, __u64 address)
+__noinline __u64 slot_for(struct node *node, __u32 pivots, __u64 address)
 {
 	__u32 n;
 
+	if (!node)
+		return 0;
 	for (n = 0; n < pivots && n < RANGE_PIVOTS; n++) {
 		__u64 pivot = node->word[n];
 
