@@ -79,7 +79,7 @@ static __always_inline long read_guest(void *value, __u32 bytes, struct guest_vi
 #define NODE_GAPS 3
 #define RANGE_PIVOTS 15
 #define GAP_PIVOTS 9
-#define TREE_LEVELS 3 /* 1,600 mappings; the verifier walks each */
+#define TREE_LEVELS 5
 
 struct node {
 	__u64 parent;
