@@ -152,6 +152,23 @@ impl Images {
         self.ended.insert(key, Ended { image, is_reported: false, kept_until_ns });
     }
 
+    /// Whether all is known that a sample which hit this task says.
+    pub(crate) fn has_code(&self, code: &GuestCode) -> bool {
+        let cr3 = Cr3::new(code.cr3).base();
+        let has = |image: &GuestImage| {
+            let is_mapped = |it: &GuestMapping| it.start <= code.start && code.end <= it.end;
+            image.cr3 == cr3
+                && image.threads.iter().any(|thread| thread.tid == code.tid)
+                && (code.end == 0 || image.mappings.iter().any(is_mapped))
+        };
+        let mut live = self.live.range((code.pid, 0)..=(code.pid, u64::MAX));
+        live.any(|(_, live)| has(&live.image))
+            || self
+                .ended
+                .get(&(code.pid, cr3))
+                .is_some_and(|ended| ended.image.end_ns >= Some(code.time_ns) && has(&ended.image))
+    }
+
     /// Adds a task that a sample hit, and what was mapped there.
     pub(crate) fn add_code(&mut self, code: &GuestCode, mapping: Option<GuestMapping>) {
         let cr3 = Cr3::new(code.cr3).base();
@@ -423,7 +440,15 @@ mod test {
         assert_eq!((image.start_ns, image.end_ns), (Some(150), Some(161)));
         assert_eq!(image.mappings, [mapping(0x40_0000, 3), mapping(0x50_0000, 4)]);
         // Known by now, and then more of it.
-        images.add_code(&code(7, 0x7001, 155, name), Some(mapping(0x40_0000, 3)));
+        let mapped = |start, time_ns| GuestCode {
+            start,
+            end: start + 0x1000,
+            ..code(7, 0x7001, time_ns, name)
+        };
+        assert!(images.has_code(&mapped(0x40_0000, 155)));
+        assert!(!images.has_code(&mapped(0x40_0000, 165)), "it was there longer");
+        assert!(!images.has_code(&mapped(0x60_0000, 155)));
+        images.add_code(&mapped(0x40_0000, 155), Some(mapping(0x40_0000, 3)));
         assert_eq!(changes(&mut images), []);
         images.add_code(&code(7, 0x7001, 170, name), None);
         assert_eq!(changes(&mut images), [(7, 0x6000, Some(150), Some(171))]);

@@ -1,5 +1,7 @@
 //! Answers the host about a guest whose memory it has.
 
+use std::collections::BTreeMap;
+
 use api::guest::{
     GuestMap, GuestMapping, MAX_ANSWER_BYTES, MAX_LOW_PACE_BYTES, ModuleSymbols, Pace, Request,
     Response, StackSample, VERSION,
@@ -198,8 +200,20 @@ impl MemoryServer {
         if !view.is_same_boot() {
             return Err(NotFound::Rebooted);
         }
+        // Programs that are short-lived begin again and again: a file's path takes a hundred reads.
+        let mut numbers: BTreeMap<[u64; 4], Option<u32>> = BTreeMap::new();
         for code in codes {
-            let mapping = self.modules.number_of_code(&view, code).map(|module| GuestMapping {
+            if self.images.has_code(code) {
+                continue;
+            }
+            let file = [code.mount, code.dentry, code.inode, code.pages];
+            let mut number = || self.modules.number_of_code(&view, code);
+            let number = match (code.end, code.file) {
+                (0, _) => None,
+                (_, 0) => number(),
+                _ => *numbers.entry(file).or_insert_with(number),
+            };
+            let mapping = number.map(|module| GuestMapping {
                 start: code.start,
                 end: code.end,
                 offset: if code.file == 0 { 0 } else { code.offset.wrapping_mul(PAGE_BYTES) },
