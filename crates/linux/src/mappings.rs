@@ -55,7 +55,7 @@ layout! {
 }
 
 impl Layout {
-    /// Whether nodes of the tree lie in memory as in all kernels so far: the programs in the host's kernel know only that.
+    /// Whether the tree has the node layout of all kernels so far, the only one that the BPF programs can walk.
     #[must_use]
     pub fn has_usual_nodes(&self) -> bool {
         const PIVOTS: Option<u64> = Some(8);

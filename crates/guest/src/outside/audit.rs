@@ -16,9 +16,9 @@ use super::GuestMemory;
 /// The log, in the folder of logs.
 pub const FILE_NAME: &str = "guest-memory.log";
 
-/// The log before, of which a full one takes the place.
+/// Where a full log is moved; the one before is deleted.
 const OLD_FILE_NAME: &str = "guest-memory.log.1";
-/// A log is full at so many bytes: some 30,000 sessions.
+/// Size of a full log: some 30,000 sessions.
 const MAX_LOG_BYTES: u64 = 16 << 20;
 
 /// What is read of a guest, whatever it is read for.

@@ -299,7 +299,7 @@ fn read_types(space: &AddressSpace<'_>, kernel: &Kernel) -> Option<Vec<u8>> {
     Some(types)
 }
 
-/// Where the host finds at a sample which task runs, and what is mapped where it is.
+/// Offsets by which BPF finds the running task at a sample, and the mapping of its code.
 fn task_offsets(
     tasks: &tasks::Layout,
     mappings: &mappings::Layout,

@@ -152,7 +152,7 @@ impl Images {
         self.ended.insert(key, Ended { image, is_reported: false, kept_until_ns });
     }
 
-    /// Whether all is known that a sample which hit this task says.
+    /// Whether this task, thread and mapping are known already.
     pub(crate) fn has_code(&self, code: &GuestCode) -> bool {
         let cr3 = Cr3::new(code.cr3).base();
         let has = |image: &GuestImage| {

@@ -37,7 +37,7 @@ use self::server::MemoryServer;
 use crate::frame::Decoder;
 use crate::link::LinkError;
 
-/// For the symbols of a kernel and of the largest files, and unwind tables, beyond what the child has when it begins.
+/// Memory the child may allocate: for the symbols of a kernel and of the largest files, and for unwind tables.
 const MAX_CHILD_BYTES: u64 = 240 << 20;
 /// Processor time of a child: a VM that is watched for weeks takes half a percent of a CPU at most.
 const MAX_CHILD_CPU_SECONDS: u64 = 24 * 3600;

@@ -200,7 +200,7 @@ impl MemoryServer {
         if !view.is_same_boot() {
             return Err(NotFound::Rebooted);
         }
-        // Programs that are short-lived begin again and again: a file's path takes a hundred reads.
+        // Short-lived programs run from the same few files, and the path of a file takes a hundred reads.
         let mut numbers: BTreeMap<[u64; 4], Option<u32>> = BTreeMap::new();
         for code in codes {
             if self.images.has_code(code) {

@@ -16,7 +16,7 @@ const MAX_TABLE_BYTES: usize = 64 << 20;
 const MAX_AREAS: usize = 1 << 17;
 /// Bytes of tables that one request may have evaluated: some 100,000 rules.
 const WORK_BYTES: usize = 16 << 20;
-/// Tables of which pages were missing are read again after so long.
+/// Tables with missing pages are read again after this time.
 const READ_AGAIN_NS: u64 = 10_000_000_000;
 
 /// Unwinds one guest's stacks.

@@ -1,4 +1,4 @@
-//! What a hardened host's settings cost, for the output of whatever samples.
+//! The cost of a hardened host's settings, shown by every command that samples.
 
 use std::path::Path;
 

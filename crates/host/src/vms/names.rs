@@ -1,4 +1,4 @@
-//! Names that tell VMs of this host apart, the same in every command and after restarts.
+//! Names that distinguish VMs of this host, the same in every command and after restarts.
 //!
 //! ```text
 //!  one living VM has the name  -->  web
