@@ -5,10 +5,12 @@
 #[path = "../../../crates/analysis/tests/world/mod.rs"]
 mod world;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use model::{CpuId, Sample};
+use parquet::file::metadata::ParquetMetaDataReader;
 use recording::{Writer, encode};
 
 /// Samples of the drawn world in the unified view.
@@ -93,6 +95,38 @@ fn every_format_gets_its_file_and_says_how_to_open_it() {
     assert_eq!(page.matches("\"kind\":\"vcpu\"").count(), 3, "a lane per vCPU");
 }
 
+/// Intervals of a vCPU touch, and are in both files.
+#[test]
+fn intervals_of_vcpus() {
+    let (recording, out) = recorded("intervals");
+    let csv = run(&recording, &out, &["--format", "csv", "-o", "-"]);
+    assert!(csv.status.success() && csv.stderr.is_empty(), "{csv:?}");
+    let csv = String::from_utf8(csv.stdout).unwrap();
+    let lines: Vec<Vec<&str>> = csv.lines().skip(1).map(|it| it.split(',').collect()).collect();
+    let (mut ends, mut states) = (BTreeMap::new(), BTreeSet::new());
+    for line in &lines {
+        let [from, ns] = [0, 1].map(|column| line[column].parse::<u64>().unwrap());
+        let end = ends.entry((line[2], line[3])).or_insert(from);
+        assert_eq!(*end, from, "{line:?}");
+        *end += ns;
+        states.insert(line[4]);
+    }
+    assert_eq!(ends.len(), 3, "each vCPU");
+    assert!(states.contains("guest_user"), "{states:?}");
+    let parquet = run(&recording, &out, &["--format", "parquet"]);
+    let message = String::from_utf8(parquet.stderr).unwrap();
+    assert!(message.contains("wrote intervals.parquet: 3 vCPUs on 2 CPUs"), "{message}");
+    let file = std::fs::File::open(out.join("intervals.parquet")).unwrap();
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&file).unwrap();
+    assert_eq!(metadata.file_metadata().num_rows() as usize, lines.len());
+    let one = ["--format", "csv", "-o", "-", "--vm", "vm1", "--vcpu", "0"];
+    let one = String::from_utf8(run(&recording, &out, &one).stdout).unwrap();
+    let of_one = |line: &&Vec<&str>| line[2..4] == ["vm1", "0"];
+    assert_eq!(one.lines().count() - 1, lines.iter().filter(of_one).count());
+    let pipe = ["--format", "parquet", "-o", "-"];
+    check_error(&recording, &out, &pipe, 2, "a Parquet file can't be written to a pipe");
+}
+
 #[test]
 fn a_selection_goes_to_standard_output() {
     let (recording, out) = recorded("select");
@@ -162,8 +196,7 @@ fn errors() {
         let args = [perfetto, more].concat();
         check_error(&recording, &out, &args, 2, "leave out --view and --process");
     }
-    let edges =
-        "--offcpu-source is about vCPUs in time, which only --format html and perfetto show";
+    let edges = "--offcpu-source is about vCPUs in time, which --format folded, pprof and firefox don't show";
     check_error(&recording, &out, &["--format", "pprof", "--offcpu-source", "samples"], 2, edges);
     check_error(&recording, &out, &with(["--edges", "switches"]), 2, "no switches of vCPUs");
     check_error(Path::new("/no/such/recording"), &out, &html, 1, "/no/such/recording");

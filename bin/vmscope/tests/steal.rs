@@ -142,6 +142,8 @@ fn steal() {
     check(&dir, &["steal"], "steal-all.txt");
     check(&dir, &["steal", "--vm", "vm1"], "steal-vm1.txt");
     check(&dir, &["steal", "--vm", "vm1", "--by", "process"], "steal-process.txt");
+    check(&dir, &["steal", "--vm", "vm1", "--by", "thread"], "steal-thread.txt");
+    check(&dir, &["steal", "--vm", "vm1", "--by", "thread", "--format", "csv"], "steal-thread.csv");
     check(
         &dir,
         &["steal", "--vm", "vm1", "--by", "function", "--limit", "2"],
@@ -250,6 +252,7 @@ fn correct() {
         ("--process", "42", "steal-correct-process.txt"),
         ("--process", "40", "steal-correct-much.txt"),
         ("--function", "compute_b", "steal-correct-function.txt"),
+        ("--thread", "40", "steal-correct-thread.txt"),
     ] {
         check(&dir, &["correct", "--vm", "vm1", "--apparent", "80ms", target, name], golden);
     }
@@ -275,11 +278,11 @@ fn printed_numbers_add_up() {
     };
     assert_eq!(of_vcpu0(""), 100 * MS);
     assert_eq!((of_vcpu0("steal_outside"), of_vcpu0("throttled")), (26 * MS, 6 * MS));
-    for by in ["process", "function"] {
+    for (by, first) in [("process", 7), ("thread", 9), ("function", 7)] {
         let victims = lines(&["steal", "--vm", "vm1", "--by", by, "--format", "csv"]);
         let taken = |column: usize| victims.iter().map(|row| number(&row[column])).sum::<u64>();
         let expected = ["steal_outside", "steal_vmm", "throttled"].map(of_vcpu0);
-        assert_eq!([taken(7), taken(8), taken(9)], expected, "{by}");
+        assert_eq!([0, 1, 2].map(|n| taken(first + n)), expected, "{by}");
     }
 }
 

@@ -4,9 +4,9 @@ use std::iter::Peekable;
 use std::slice::Iter;
 
 use analysis::exit_reason;
-use analysis::steal::ThiefNames;
+use analysis::steal::{ThiefNames, TimelineInput};
 use analysis::vcpu_timeline::{CodeLocation, Occupant, Segment, Span, VcpuTimeline, VcpuTimelines};
-use model::{Header, HostNs, Tables, TimelineState, VcpuId, VmId};
+use model::{Header, HostNs, IntervalRow, Tables, TimelineState, VcpuId, VmId};
 use table::clean;
 
 /// A recording's vCPUs and pCPUs in time, or a part of them.
@@ -54,6 +54,22 @@ impl<'a> Chart<'a> {
     #[must_use]
     pub fn vcpus(&self) -> usize {
         self.groups().iter().map(|(_, timelines)| timelines.len()).sum()
+    }
+
+    /// Shows the intervals of all vCPUs, one vCPU after the other, each in time order.
+    ///
+    /// # Errors
+    /// That of `see`, after which it ends.
+    pub fn for_each_interval<E>(
+        &self,
+        see: &mut dyn FnMut(IntervalRow) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Self { axis, tables, header, .. } = *self;
+        let (evidence, names) = (TimelineInput { axis, tables, header }, ThiefNames::new(tables));
+        for timeline in self.groups().iter().flat_map(|(_, timelines)| timelines) {
+            analysis::results::for_each_interval(&evidence, &names, timeline, see)?;
+        }
+        Ok(())
     }
 
     /// Who had the CPU while a vCPU waited for it, in time order; the victim itself did not.

@@ -7,6 +7,7 @@
 //!           +--> html      one page, works offline       any browser
 //!  Chart ---+
 //!           +--> perfetto  trace packets                 ui.perfetto.dev, trace_processor
+//!           +--> intervals CSV, a line per interval      spreadsheets, R, pandas
 //! ```
 //!
 //! `Functions` are what result tables know: time of functions, without call stacks. `pprof` and `otlp` (OpenTelemetry's
@@ -30,6 +31,7 @@ pub mod bench;
 pub mod firefox;
 pub mod folded;
 pub mod html;
+pub mod intervals;
 pub mod lab;
 pub mod layout;
 pub mod otlp;

@@ -103,7 +103,7 @@ thief_kinds! {
 }
 
 /// Time of a vCPU. Of one vCPU and slice all `ns` add up to the time that the vCPU was there.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct VcpuTimeRow {
     pub vm: String,
     /// Number of the vCPU in the VM.
@@ -124,6 +124,16 @@ pub struct VcpuTimeRow {
     pub corrected_ns: u64,
     /// Samples that saw it.
     pub samples: u64,
+}
+
+/// A stretch of a vCPU's time in one state, with one thief. Those of a vCPU touch, in time order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IntervalRow {
+    /// Its first instant, ns since the recording began.
+    pub from_ns: u64,
+    /// The same in UTC, us since 1970.
+    pub from_unix_us: i64,
+    pub time: VcpuTimeRow,
 }
 
 /// Time of a physical CPU. Of one CPU and slice all `ns` add up to the slice's length in the window.

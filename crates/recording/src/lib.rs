@@ -25,6 +25,7 @@ mod error;
 mod files;
 mod fit;
 mod folder;
+mod intervals;
 mod manifest;
 mod merge;
 pub mod output;
@@ -45,6 +46,7 @@ mod writer;
 
 pub use abi::{RECORD_SIZE, decode, encode, guest_kernel_ip, pid_of, time_of};
 pub use error::{Error, Folder};
+pub use intervals::IntervalsWriter;
 pub use manifest::FORMAT_VERSION;
 pub use reader::{Recording, Samples};
 pub use recording_spools::{Spool, StackSpool, SwitchSpool};

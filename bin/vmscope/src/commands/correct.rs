@@ -19,7 +19,8 @@ const EXAMPLE: &str = "Examples:
   vmscope correct day1 --vm web --process shor --apparent 12.5 --from 3 --to 16
                                     the guest measured 12.5 s for a run between
                                     3 s and 16 s after the recording's start
-  vmscope correct day1 --vm web --process shor --function quantum_toffoli";
+  vmscope correct day1 --vm web --process shor --function quantum_toffoli
+  vmscope correct day1 --vm web --process mysqld --thread ib_io_rd-1";
 
 /// Estimate a guest run time without steal, with an error bound.
 ///
@@ -34,7 +35,10 @@ pub(crate) struct Args {
     /// Only this guest process, by name or id
     #[arg(long, value_name = "NAME|PID")]
     process: Option<String>,
-    /// Only this function, of that process or of all
+    /// Only this guest thread, by name or id, of that process or of all
+    #[arg(long, value_name = "NAME|TID")]
+    thread: Option<String>,
+    /// Only this function, of that process or thread or of all
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
     /// Run time measured in the guest [default: the recorded run time]
@@ -55,6 +59,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         vm,
         window: window(time.evidence.all(), args)?,
         process: args.process.as_deref(),
+        thread: args.thread.as_deref(),
         function: args.function.as_deref(),
         measured_ns: args.apparent.map(in_ns),
     };
@@ -65,13 +70,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn report(time: &VcpuTime<'_>, query: &CorrectQuery<'_>) -> anyhow::Result<Report> {
     let (vm, window, evidence) = (query.vm, query.window, &time.evidence);
-    if query.measured_ns.is_none() && query.process.is_none() && query.function.is_none() {
+    let named = [query.process, query.thread, query.function];
+    if query.measured_ns.is_none() && named == [None; 3] {
         let mut victims = victims(evidence, vm, AttributionLevel::Process, window);
         victims.rows.sort_by_key(|(_, time)| std::cmp::Reverse(time.apparent_ns()));
         return Ok(analysis::report::correct_all(time, query, &victims));
     }
     let process = query.process.map(ProcessFilter::new);
-    let target = Target { vm, process: process.as_ref(), function: query.function };
+    let thread = query.thread.map(ProcessFilter::new);
+    let (process, thread) = (process.as_ref(), thread.as_ref());
+    let target = Target { vm, process, thread, function: query.function };
     let found = correction(evidence, &time.names, &target, window)
         .map_err(|unknown| anyhow::anyhow!(clean(&unknown.to_string()).into_owned()))?;
     analysis::report::correct(time, query, &found).map_err(|TakenExceedsRun { stolen_ns, apparent_ns }| {

@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use export::{About, Chart};
 use model::{Counter, Guest, Header, Note, OffCpuSource, Tables};
-use recording::Recording;
+use recording::{IntervalsWriter, Recording};
 use table::clean;
 
 use super::report::{Select, refuse_unknown_process};
@@ -34,14 +34,14 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     format: Format,
     /// File to write, `-` for standard output [default: profile.folded, profile.pb.gz,
-    /// profile.json.gz, flamegraph.html or trace.perfetto]
+    /// profile.json.gz, flamegraph.html, trace.perfetto, intervals.csv or intervals.parquet]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
     select: Select,
     #[command(flatten)]
     range: TimeRange,
-    /// html and perfetto: source of the times at which vCPUs lost and got their CPU [default: as recorded]
+    /// html, perfetto, csv and parquet: source of the times at which vCPUs lost and got their CPU [default: as recorded]
     #[arg(long, alias = "edges", value_enum, value_name = "SOURCE")]
     offcpu_source: Option<OffCpuSourceArg>,
 }
@@ -51,6 +51,8 @@ const EXAMPLE: &str = "Examples:
   vmscope export day1 --format perfetto    trace.perfetto, vCPUs, CPUs in time
   vmscope export day1 --format pprof --view guest --vm web
                                            profile.pb.gz, one guest only
+  vmscope export day1 --format csv --vm web
+                                           intervals.csv, each interval of its vCPUs
   vmscope export day1 --format folded -o - | inferno-flamegraph >flame.svg";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -65,6 +67,10 @@ enum Format {
     Html,
     /// For Perfetto: a track per CPU and vCPU, arrows from victims to thieves
     Perfetto,
+    /// A line per interval of a vCPU: state, whose time it was, thief, exit reason
+    Csv,
+    /// The same as a Parquet table
+    Parquet,
 }
 
 impl Format {
@@ -75,21 +81,23 @@ impl Format {
             Self::Firefox => "profile.json.gz",
             Self::Html => "flamegraph.html",
             Self::Perfetto => "trace.perfetto",
+            Self::Csv => "intervals.csv",
+            Self::Parquet => "intervals.parquet",
         }
     }
 
     /// Whether it shows samples.
     fn has_samples(self) -> bool {
-        self != Self::Perfetto
+        !matches!(self, Self::Perfetto | Self::Csv | Self::Parquet)
     }
 
     /// Whether it shows vCPUs in time.
     fn has_axis(self) -> bool {
-        matches!(self, Self::Html | Self::Perfetto)
+        matches!(self, Self::Html | Self::Perfetto | Self::Csv | Self::Parquet)
     }
 
     fn is_text(self) -> bool {
-        matches!(self, Self::Folded | Self::Html)
+        matches!(self, Self::Folded | Self::Html | Self::Csv)
     }
 
     fn how_to_open(self, file: &str) -> String {
@@ -103,6 +111,8 @@ impl Format {
             Self::Perfetto => {
                 format!("ui.perfetto.dev, load {file} there (it stays on your machine)")
             }
+            Self::Csv => format!("a spreadsheet, R or pandas: read_csv(\"{file}\")"),
+            Self::Parquet => format!("duckdb -c \"SELECT * FROM '{file}'\", or pandas, polars, R"),
         }
     }
 }
@@ -125,10 +135,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let off_cpu_source = args.offcpu_source.map(OffCpuSource::from);
     let loaded = Loaded::load(args.format, &args.dir, args.range, &args.select, off_cpu_source)?;
     let write = |out: &mut dyn Write| loaded.write(args.format, BufWriter::new(out));
-    if to_stdout {
+    if args.format == Format::Parquet {
+        loaded.write_parquet(&file)?;
+    } else if to_stdout {
         pipe(write(&mut io::stdout().lock())).context("failed to write to standard output")?;
     } else {
         write_file(&file, write).with_context(|| format!("failed to write {}", file.display()))?;
+    }
+    if !to_stdout {
         let name = file.display().to_string();
         say!("wrote {name}: {}, {}", loaded.amount(args.format), clean(&loaded.view));
         say!("open it with: {}", args.format.how_to_open(&name));
@@ -200,7 +214,16 @@ impl Loaded {
             Format::Firefox => export::firefox::write(&self.flow, out),
             Format::Html => export::html::write(&self.flow, self.chart(), about, out),
             Format::Perfetto => export::perfetto::write(self.chart(), about, out),
+            Format::Csv => export::intervals::write(self.chart(), out),
+            Format::Parquet => Err(io::ErrorKind::Unsupported.into()),
         }
+    }
+
+    /// A Parquet file ends with its index, so it is written as a file of its own.
+    fn write_parquet(&self, file: &Path) -> anyhow::Result<()> {
+        let mut writer = IntervalsWriter::create(file.to_owned())?;
+        self.chart().for_each_interval(&mut |interval| writer.write(interval))?;
+        Ok(writer.finish()?)
     }
 
     pub(crate) fn about(&self) -> About<'_> {
@@ -227,6 +250,11 @@ impl Loaded {
 /// What would only be found out after the work.
 fn refuse_bad_target(format: Format, file: &Path) -> Result<(), Usage> {
     if file == Path::new("-") {
+        if format == Format::Parquet {
+            return Err(Usage(
+                "a Parquet file can't be written to a pipe: give -o FILE".to_owned(),
+            ));
+        }
         return match format.is_text() || !io::stdout().is_terminal() {
             true => Ok(()),
             false => Err(Usage("this format is not text: give -o FILE, or redirect".to_owned())),
@@ -240,7 +268,7 @@ fn refuse_bad_target(format: Format, file: &Path) -> Result<(), Usage> {
 
 /// Samples alone have no gaps.
 fn refuse_edges(args: &Args) -> Result<(), Usage> {
-    let text = "--offcpu-source is about vCPUs in time, which only --format html and perfetto show";
+    let text = "--offcpu-source is about vCPUs in time, which --format folded, pprof and firefox don't show";
     match args.offcpu_source.is_some() && !args.format.has_axis() {
         true => Err(Usage(text.to_owned())),
         false => Ok(()),

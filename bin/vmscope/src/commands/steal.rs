@@ -64,6 +64,8 @@ enum By {
     Function,
     /// The guest process that lost the time
     Process,
+    /// The guest thread that lost the time
+    Thread,
 }
 
 impl From<By> for StealBy {
@@ -73,6 +75,7 @@ impl From<By> for StealBy {
             By::Reason => Self::Reason,
             By::Function => Self::Function,
             By::Process => Self::Process,
+            By::Thread => Self::Thread,
         }
     }
 }

@@ -15,6 +15,8 @@ pub struct CorrectQuery<'a> {
     pub window: Window,
     /// Only this process.
     pub process: Option<&'a str>,
+    /// Only this thread.
+    pub thread: Option<&'a str>,
     /// Only this function.
     pub function: Option<&'a str>,
     /// The run time that was measured in the guest.
@@ -57,6 +59,7 @@ pub fn correct(
     let reasons = source.reasons(&found.reasons, corrected.apparent_ns);
     report.json["correction"] = json!({
         "process": query.process.map(cleaned),
+        "thread": query.thread.map(cleaned),
         "function": query.function.map(cleaned),
         "apparent_ns": corrected.apparent_ns,
         "apparent_given": query.measured_ns.is_some(),
@@ -88,6 +91,7 @@ fn report(source: &VcpuTime<'_>, query: &CorrectQuery<'_>) -> Report {
     let [from_ns, to_ns] = [query.window.from, query.window.to].map(|at| at.since(start));
     let mut of = Vec::new();
     of.extend(query.function.map(|name| format!("function {name}")));
+    of.extend(query.thread.map(|name| format!("thread {name}")));
     of.extend(query.process.map(|name| format!("process {name}")));
     of.push(format!("VM {vm}"));
     let (from, to) = (seconds(from_ns, 3), seconds(to_ns, 3));
@@ -212,9 +216,14 @@ fn unattributed(query: &CorrectQuery<'_>, corrected: &Corrected<'_>) -> Option<S
         None => " The apparent time would be longer by that,\nthe corrected time is the same.\n",
     };
     if query.measured_ns.is_some() && corrected.bound_ns < maybe.total_ns() {
-        out += match query.function {
-            Some(_) => "This exceeds ±: correct the whole process instead, without --function.",
-            None => {
+        out += match (query.function, query.thread) {
+            (Some(_), _) => {
+                "This exceeds ±: correct the whole process instead, without --function."
+            }
+            (None, Some(_)) => {
+                "This exceeds ±: correct the whole process instead, without --thread."
+            }
+            (None, None) => {
                 "That is more than ±: better measure and correct the whole VM, without --process;\n\
                  or record with a shorter --period."
             }

@@ -33,6 +33,20 @@ pub enum StealBy {
     Function,
     /// The guest's process that suffered.
     Process,
+    /// The guest's thread that suffered.
+    Thread,
+}
+
+impl StealBy {
+    /// Whom time is charged to; `None`: it is not the guest's code.
+    fn level(self) -> Option<AttributionLevel> {
+        match self {
+            Self::Thief | Self::Reason => None,
+            Self::Function => Some(AttributionLevel::Function),
+            Self::Process => Some(AttributionLevel::Process),
+            Self::Thread => Some(AttributionLevel::Thread),
+        }
+    }
 }
 
 /// Options of `vmscope steal`.
@@ -73,7 +87,7 @@ pub fn steal(source: &VcpuTime<'_>, query: &StealQuery, width: Width) -> Report 
     }
     report.parts.extend(vms.iter().flat_map(|vm| details(source, query, vm)).map(Into::into));
     report.data = Some(match query.by {
-        Some(by @ (StealBy::Process | StealBy::Function)) => {
+        Some(by) if by.level().is_some() => {
             let tables = vms.iter().filter_map(|vm| Some((vm, vm.victims.as_ref()?)));
             let mut all = Table::new("", victims::columns(by));
             for (vm, victims) in tables {
@@ -107,11 +121,7 @@ impl VmTime {
             sum.add(&balance);
             vcpus.push((number, vcpu, balance));
         }
-        let whose = match by {
-            Some(StealBy::Process) => Some(AttributionLevel::Process),
-            Some(StealBy::Function) => Some(AttributionLevel::Function),
-            Some(StealBy::Thief | StealBy::Reason) | None => None,
-        };
+        let whose = by.and_then(StealBy::level);
         let evidence = &source.evidence;
         let victims = whose.map(|whose| victims(evidence, vm, whose, evidence.all()));
         let remote = nodes.remote_share(evidence.tables, vm, evidence.axis);
@@ -173,7 +183,7 @@ fn details(source: &VcpuTime<'_>, query: &StealQuery, vm: &VmTime) -> Vec<Table>
         None => vec![thieves(), reasons()],
         Some(StealBy::Thief) => vec![thieves()],
         Some(StealBy::Reason) => vec![reasons()],
-        Some(by @ (StealBy::Process | StealBy::Function)) => {
+        Some(by) => {
             let table = |victims| victims::table(source, vm, victims, by, query.limit);
             vm.victims.iter().map(table).collect()
         }
@@ -244,11 +254,7 @@ fn vm_json(source: &VcpuTime<'_>, query: &StealQuery, vm: &VmTime) -> Value {
         let tid = source.evidence.tables.vcpus[vcpu.index()].tid.0;
         json!({ "number": number, "tid": tid, "time": time_json(source, balance) })
     };
-    let by = match query.by {
-        Some(StealBy::Process) => Some("process"),
-        Some(StealBy::Function) => Some("function"),
-        Some(StealBy::Thief | StealBy::Reason) | None => None,
-    };
+    let by = query.by.and_then(StealBy::level).map(AttributionLevel::name);
     let victims = match (&vm.victims, query.by) {
         (Some(victims), Some(by)) => victims::table(source, vm, victims, by, query.limit).json(),
         _ => json!([]),

@@ -21,6 +21,7 @@ use model::{
 };
 
 use self::slices::Slices;
+pub use self::vcpus::for_each_interval;
 use crate::flow::FlowBuilder;
 use crate::steal::{ThiefNames, TimelineInput};
 use crate::vcpu_timeline::{VcpuTimeline, VcpuTimelines, VcpuTimelinesBuilder};

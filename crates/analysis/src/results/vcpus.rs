@@ -1,16 +1,20 @@
-//! `vcpu_time`: each instant of each vCPU, with whose it was and who took it.
+//! `vcpu_time`: each instant of each vCPU, with whose it was and who took it; added up by slice, or one by one.
 
 use std::hash::Hash;
 
-use model::{ResultCode, ResultThief, TimeAccount, TimelineState, VcpuTimeRow};
+use model::{IntervalRow, ResultCode, ResultThief, TimeAccount, TimelineState, VcpuTimeRow};
 use rustc_hash::FxHashMap;
 
 use super::slices::Slices;
 use crate::exit_reason;
 use crate::steal::{Attribution, AttributionLevel, Thief, ThiefNames, TimelineInput};
 use crate::vcpu_timeline::{
-    CodeLocation, CodeLocationId, Segment, VcpuTimeline, VcpuTimelines, thieves,
+    CodeLocation, CodeLocationId, Occupant, Segment, Span, VcpuTimeline, VcpuTimelines,
+    thief_spans, thieves,
 };
+
+const LEVELS: [AttributionLevel; 3] =
+    [AttributionLevel::Process, AttributionLevel::Thread, AttributionLevel::Function];
 
 /// What is added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,10 +64,8 @@ fn sums(
     let attribution = Attribution::new(evidence.axis, timeline);
     let mut sums: FxHashMap<Key, Sum> = FxHashMap::default();
     for (number, segment) in timeline.segments.iter().enumerate() {
-        let whose =
-            [AttributionLevel::Process, AttributionLevel::Thread, AttributionLevel::Function].map(
-                |whose| attribution.victim(number, whose).map(|place| same.first(place, whose)),
-            );
+        let whose = LEVELS
+            .map(|whose| attribution.victim(number, whose).map(|place| same.first(place, whose)));
         for (slice, from, to) in slices.cut(segment.from, segment.to) {
             let piece = Segment { from, to, ..*segment };
             let key = Key { slice, state: segment.state, whose, thief: None };
@@ -80,6 +82,42 @@ fn sums(
         }
     }
     sums
+}
+
+/// Shows all intervals of a vCPU in time order. Lengths add up to the time that the vCPU was there.
+///
+/// # Errors
+/// That of `see`, after which it ends.
+pub fn for_each_interval<E>(
+    evidence: &TimelineInput<'_>,
+    names: &ThiefNames<'_>,
+    timeline: &VcpuTimeline,
+    see: &mut dyn FnMut(IntervalRow) -> Result<(), E>,
+) -> Result<(), E> {
+    let attribution = Attribution::new(evidence.axis, timeline);
+    let header = evidence.header;
+    for (number, segment) in timeline.segments.iter().enumerate() {
+        let whose = LEVELS.map(|whose| attribution.victim(number, whose));
+        let mut show = |span: &Span, thief| {
+            let piece = Segment { from: span.from, to: span.to, ..*segment };
+            let samples = evidence.axis.samples.within(timeline.vcpu, &piece);
+            let sum = Sum { ns: piece.length_ns(), samples };
+            let key = Key { slice: 0, state: segment.state, whose, thief };
+            let Some(time) = row(evidence, names, timeline, &key, sum) else { return Ok(()) };
+            let from_ns = span.from.since(header.start);
+            let from_unix_us = header.start_unix_ns.saturating_add(from_ns) / 1000;
+            let from_unix_us = i64::try_from(from_unix_us).unwrap_or(i64::MAX);
+            see(IntervalRow { from_ns, from_unix_us, time })
+        };
+        if segment.state == TimelineState::StealOutside {
+            for span in thief_spans(evidence.axis, timeline.vcpu, segment) {
+                show(&span, Some(names.thief(span.who, span.from)))?;
+            }
+        } else {
+            show(&Span { from: segment.from, to: segment.to, who: Occupant::Unknown }, None)?;
+        }
+    }
+    Ok(())
 }
 
 /// `None`: of a vCPU that is in no table.
@@ -234,6 +272,69 @@ mod test {
                 "1 paused -.-.- 1/0",
                 "1 unknown -.-.- 1/0",
             ],
+        );
+    }
+
+    /// Intervals of the first vCPU: `from ms state process.function thief`. Thieves have as long as `steal` says.
+    fn check_intervals(line: &str, cpu: &str, expected: &[&str]) {
+        let drawn = Drawn::new(&[line], cpu);
+        let names = ThiefNames::new(&drawn.tables);
+        let (evidence, mut rows) = (drawn.evidence(), Vec::new());
+        let timeline = &evidence.axis.timelines[0];
+        for_each_interval(&evidence, &names, timeline, &mut |row| {
+            rows.push(row);
+            Ok::<(), ()>(())
+        })
+        .unwrap();
+        let text = |IntervalRow { from_ns, time, .. }: &IntervalRow| {
+            let [process, function] = [&time.code.process, &time.code.function]
+                .map(|name| name.as_deref().unwrap_or("-"));
+            let thief = time.thief.as_deref().unwrap_or_default();
+            let (from, ms) = (from_ns / MS, time.ns / MS);
+            let text = format!("{from} {ms} {} {process}.{function} {thief}", time.state);
+            text.trim_end().to_owned()
+        };
+        assert_eq!(rows.iter().map(text).collect::<Vec<_>>(), expected, "{line}");
+        let mut at = 0;
+        for row in &rows {
+            assert_eq!(row.from_ns, at, "they touch");
+            at += row.time.ns;
+        }
+        assert_eq!(at, timeline.length_ns());
+        let sums = crate::steal::balances(&evidence, &names);
+        for (thief, ns) in &sums[&timeline.vcpu].thieves {
+            let is_thief = |row: &&IntervalRow| row.time.thief == Some(names.name(*thief));
+            assert_eq!(rows.iter().filter(is_thief).map(|row| row.time.ns).sum::<u64>(), *ns);
+        }
+    }
+
+    #[test]
+    fn intervals_have_one_thief_each() {
+        check_intervals(
+            "ff....g1-",
+            "002pp0000",
+            &[
+                "0 2 guest_user app.f",
+                "2 1 steal_outside app.- b vcpu0",
+                "3 3 steal_outside app.- postgres (300)",
+                "6 1 guest_user app.g",
+                "7 1 steal_vmm app.f",
+                "8 1 halt -.-",
+            ],
+        );
+        check_intervals(
+            "f..f",
+            "00pi",
+            &[
+                "0 1 guest_user app.f",
+                "1 2 steal_outside app.f postgres (300)",
+                "3 1 guest_user app.f",
+            ],
+        );
+        check_intervals(
+            "f..f",
+            "",
+            &["0 1 guest_user app.f", "1 2 steal_outside app.f [unknown]", "3 1 guest_user app.f"],
         );
     }
 }

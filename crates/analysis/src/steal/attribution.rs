@@ -29,6 +29,18 @@ pub enum AttributionLevel {
     Function,
 }
 
+impl AttributionLevel {
+    /// Its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Process => "process",
+            Thread => "thread",
+            Function => "function",
+        }
+    }
+}
+
 /// Charges a timeline's gaps to the guest's code.
 #[derive(Debug)]
 pub struct Attribution<'a> {

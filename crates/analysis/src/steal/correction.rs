@@ -23,6 +23,8 @@ pub struct Target<'a> {
     pub vm: VmId,
     /// Its process; `None`: the whole VM.
     pub process: Option<&'a ProcessFilter>,
+    /// A thread by name or id, of that process or of any.
+    pub thread: Option<&'a ProcessFilter>,
     /// A function, of that process or of any.
     pub function: Option<&'a str>,
 }
@@ -54,7 +56,14 @@ pub enum UnknownTarget {
         /// Those with most samples.
         known: String,
     },
-    /// No function of that name in the requested processes.
+    /// No thread of that name or id in the requested processes.
+    #[error("no sample of thread {name:?} there; it has: {known}")]
+    Thread {
+        name: String,
+        /// Those with most samples.
+        known: String,
+    },
+    /// No function of that name in the requested threads.
     #[error("no sample of function {name:?} there; it has: {known}")]
     Function {
         name: String,
@@ -82,11 +91,7 @@ pub fn correction(
     check_target(evidence, target)?;
     let wanted: Vec<bool> = evidence.axis.places.iter().map(|place| target.is(place)).collect();
     let is_wanted = |place: CodeLocationId| wanted[place.0 as usize];
-    let whose = if target.function.is_some() {
-        AttributionLevel::Function
-    } else {
-        AttributionLevel::Process
-    };
+    let whose = target.level();
     let (mut found, mut inexact) = (Correction::default(), Inexact::default());
     for_each_charge(evidence, target.vm, whose, window, &mut |charge| {
         found.all_samples += evidence.axis.samples.within(charge.timeline.vcpu, &charge.segment);
@@ -126,7 +131,14 @@ fn share_variance(samples: u64, all: u64) -> f64 {
 
 impl Target<'_> {
     fn is(&self, place: &CodeLocation) -> bool {
-        self.is_in_process(place) && self.function.is_none_or(|function| place.function == function)
+        self.is_in_thread(place) && self.function.is_none_or(|function| place.function == function)
+    }
+
+    fn is_in_thread(&self, place: &CodeLocation) -> bool {
+        let is_thread = |thread: &ProcessFilter| {
+            place.thread.as_ref().is_some_and(|name| thread.matches(name, place.tid))
+        };
+        self.is_in_process(place) && self.thread.is_none_or(is_thread)
     }
 
     fn is_in_process(&self, place: &CodeLocation) -> bool {
@@ -134,7 +146,15 @@ impl Target<'_> {
     }
 
     fn is_whole_vm(&self) -> bool {
-        self.process.is_none() && self.function.is_none()
+        self.process.is_none() && self.thread.is_none() && self.function.is_none()
+    }
+
+    fn level(&self) -> AttributionLevel {
+        match (self.function, self.thread) {
+            (Some(_), _) => AttributionLevel::Function,
+            (None, Some(_)) => AttributionLevel::Thread,
+            (None, None) => AttributionLevel::Process,
+        }
     }
 }
 
@@ -183,10 +203,17 @@ fn check_target(evidence: &TimelineInput<'_>, target: &Target<'_>) -> Result<(),
             known: most(processes),
         });
     }
+    if let Some(thread) = target.thread
+        && !places.iter().any(|(place, _)| target.is_in_thread(place))
+    {
+        let there = places.iter().filter(|(place, _)| target.is_in_process(place));
+        let threads = there.filter_map(|(place, ns)| Some((place.thread.as_deref()?, *ns)));
+        return Err(UnknownTarget::Thread { name: thread.text().to_owned(), known: most(threads) });
+    }
     if let Some(function) = target.function
         && !places.iter().any(|(place, _)| target.is(place))
     {
-        let there = places.iter().filter(|(place, _)| target.is_in_process(place));
+        let there = places.iter().filter(|(place, _)| target.is_in_thread(place));
         let functions = there.map(|(place, ns)| (place.function.as_str(), *ns));
         return Err(UnknownTarget::Function { name: function.to_owned(), known: most(functions) });
     }
@@ -227,11 +254,12 @@ mod test {
 
     struct Ask<'a> {
         process: Option<&'a str>,
+        thread: Option<&'a str>,
         function: Option<&'a str>,
         ms: std::ops::Range<u64>,
     }
 
-    const ALL: Ask<'_> = Ask { process: None, function: None, ms: 0..100 };
+    const ALL: Ask<'_> = Ask { process: None, thread: None, function: None, ms: 0..100 };
     const APP: Ask<'_> = Ask { process: Some("app"), ..ALL };
 
     fn corrected(
@@ -240,7 +268,9 @@ mod test {
         ask: &Ask<'_>,
     ) -> Result<Correction, UnknownTarget> {
         let process = ask.process.map(ProcessFilter::new);
-        let target = Target { vm: VM_A, process: process.as_ref(), function: ask.function };
+        let thread = ask.thread.map(ProcessFilter::new);
+        let (process, thread) = (process.as_ref(), thread.as_ref());
+        let target = Target { vm: VM_A, process, thread, function: ask.function };
         let window = Window { from: HostNs(ask.ms.start * MS), to: HostNs(ask.ms.end * MS) };
         let axis = VcpuTimelines { off_cpu_source, ..drawn.axis.clone() };
         let evidence = TimelineInput { axis: &axis, ..drawn.evidence() };
@@ -270,6 +300,11 @@ mod test {
         check(line, &Ask { function: Some("f"), ..ALL }, "1 0:1:0, maybe 5:1:1");
         check(line, &Ask { function: Some("x"), ..ALL }, "3 1:0:0, maybe 2:1:1");
         check(line, &Ask { process: Some("2"), ..ALL }, "3 1:0:0, maybe 2:1:1");
+        check(line, &Ask { thread: Some("t3"), ..ALL }, "3 1:0:0, maybe 2:1:1");
+        let line = "f..f.h.h1ff";
+        check(line, &Ask { thread: Some("t1"), ..ALL }, "4 2:1:0, maybe 1:0:0");
+        check(line, &Ask { thread: Some("2"), ..APP }, "2 1:0:0, maybe 1:0:0");
+        check(line, &Ask { thread: Some("1"), function: Some("f"), ..APP }, "4 2:1:0, maybe 1:0:0");
     }
 
     #[test]
@@ -326,6 +361,8 @@ mod test {
         let nosuch = Some("nosuch");
         let process = "no sample of process \"nosuch\" in this VM; it has: app, other";
         check(&Ask { process: nosuch, ..ALL }, process);
+        let thread = "no sample of thread \"nosuch\" there; it has: t1, t2";
+        check(&Ask { thread: nosuch, ..APP }, thread);
         let function = "no sample of function \"nosuch\" there; it has: h, f, g";
         check(&Ask { function: nosuch, ..APP }, function);
         let function = "no sample of function \"nosuch\" there; it has: h, f, g, x";

@@ -26,7 +26,7 @@ mod track;
 
 pub use agreement::{Agreement, Gaps, Pair, VcpuAgreement, agreement};
 pub use builder::VcpuTimelinesBuilder;
-pub use occupancy::thieves;
+pub use occupancy::{thief_spans, thieves};
 pub use sampled::SampleTimes;
 
 use std::ops::Range;

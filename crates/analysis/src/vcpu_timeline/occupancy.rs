@@ -139,12 +139,17 @@ impl Occupancy {
         Self::new(self.cpu, spans)
     }
 
+    /// The spans that overlap with a segment.
+    fn overlapping(&self, segment: &Segment) -> &[Span] {
+        let first = self.spans.partition_point(|span| span.to <= segment.from);
+        let end = self.spans.partition_point(|span| span.from < segment.to);
+        self.spans.get(first..end).unwrap_or_default()
+    }
+
     /// Who had it during a segment, and for how long, in a few parts: in time order, or those that have it longest but for
     /// `victim`.
     fn parts(&self, victim: Occupant, segment: &Segment) -> Vec<(Occupant, u64)> {
-        let first = self.spans.partition_point(|span| span.to <= segment.from);
-        let end = self.spans.partition_point(|span| span.from < segment.to);
-        let within = self.spans.get(first..end).unwrap_or_default();
+        let within = self.overlapping(segment);
         if within.len() <= MANY {
             let length = |span: &Span| span.to.min(segment.to).since(span.from.max(segment.from));
             return within.iter().map(|span| (span.who, length(span))).collect();
@@ -195,10 +200,7 @@ fn owners(spans: &[Span]) -> Vec<Owner> {
 /// occupants are kept.
 #[must_use]
 pub fn thieves(axis: &VcpuTimelines, victim: VcpuId, segment: &Segment) -> Vec<(Occupant, u64)> {
-    let occupancy = segment.cpu.and_then(|cpu| {
-        let row = axis.cpus.binary_search_by_key(&cpu, |occupancy| occupancy.cpu).ok()?;
-        axis.cpus.get(row)
-    });
+    let occupancy = axis.occupancy_of(segment);
     let victim = Occupant::Vcpu(victim);
     let parts = occupancy.map_or_else(Vec::new, |occupancy| occupancy.parts(victim, segment));
     let mut shares: BTreeMap<Occupant, u64> = BTreeMap::new();
@@ -223,6 +225,32 @@ pub fn thieves(axis: &VcpuTimelines, victim: VcpuId, segment: &Segment) -> Vec<(
     let mut shares: Vec<_> = shares.into_iter().collect();
     shares.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
     shares
+}
+
+/// The same in time order: spans that touch, from the segment's first instant to its last. All occupants are kept.
+#[must_use]
+pub fn thief_spans(axis: &VcpuTimelines, victim: VcpuId, segment: &Segment) -> Vec<Span> {
+    let within = axis.occupancy_of(segment).map_or(&[][..], |it| it.overlapping(segment));
+    let others = || within.iter().map(|span| span.who).filter(|who| *who != Occupant::Vcpu(victim));
+    let mut thief = others().next().unwrap_or(Occupant::Unknown);
+    let mut found = Spans { at: segment.from.0, to: segment.to.0, spans: Vec::new() };
+    for span in within {
+        found.push_until(span.from.0, Occupant::Unknown);
+        if span.who != Occupant::Vcpu(victim) {
+            thief = span.who;
+        }
+        found.push_until(span.to.0, thief);
+    }
+    found.push_until(segment.to.0, Occupant::Unknown);
+    found.spans
+}
+
+impl VcpuTimelines {
+    /// Of the pCPU that the segment was on or queued for.
+    fn occupancy_of(&self, segment: &Segment) -> Option<&Occupancy> {
+        let row = self.cpus.binary_search_by_key(&segment.cpu?, |occupancy| occupancy.cpu).ok()?;
+        self.cpus.get(row)
+    }
 }
 
 #[cfg(test)]

@@ -38,7 +38,11 @@ pub(crate) struct TableWriter<T> {
 
 impl<T: Table> TableWriter<T> {
     pub(crate) fn create(dir: &Path) -> Result<Self, Error> {
-        let path = dir.join(T::SCHEMA.file);
+        Self::create_file(dir.join(T::SCHEMA.file))
+    }
+
+    /// The same under another name than the schema's.
+    pub(crate) fn create_file(path: PathBuf) -> Result<Self, Error> {
         let file = DurableFile::create(&path)?;
         let writer = open(file, &T::SCHEMA).map_err(|error| Error::writing(&path, error))?;
         Ok(Self { path, writer, columns: T::default(), rows: 0 })

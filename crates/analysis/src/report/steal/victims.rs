@@ -10,11 +10,15 @@ use crate::steal::{Stolen, Victim, VictimTime, Victims};
 const PROCESS: usize = 1;
 
 pub(super) fn columns(by: StealBy) -> Vec<Column> {
+    // In CSV only where they are known.
+    let thread = if by == StealBy::Thread { Column::data } else { Column::json_only };
     let time = |title: &str| Column::number(title).scale(Scale::Ms).adds_up();
     let mut columns = vec![
         Column::csv_only("vm"),
         Column::data("process"),
         Column::data("pid"),
+        thread("thread"),
+        thread("tid"),
         Column::data("function"),
         Column::data("module"),
         Column::data("own_ns").adds_up(),
@@ -25,8 +29,11 @@ pub(super) fn columns(by: StealBy) -> Vec<Column> {
         time("throttled").csv("throttled_ns").json("stolen.throttled_ns"),
         Column::data("samples").adds_up(),
     ];
-    let names: &[&str] =
-        if by == StealBy::Function { &["Function", "Process", "Module"] } else { &["Process"] };
+    let names: &[&str] = match by {
+        StealBy::Function => &["Function", "Process", "Module"],
+        StealBy::Thread => &["Thread", "Process"],
+        _ => &["Process"],
+    };
     columns.extend(names.iter().map(|name| Column::name(*name)));
     columns
 }
@@ -43,12 +50,15 @@ pub(super) fn table(
         StealBy::Function => {
             ("functions", "functions before and after; --by process attributes more")
         }
+        StealBy::Thread => {
+            ("threads", "or unknown threads before and after; --by process attributes more")
+        }
         _ => ("processes", "processes before and after"),
     };
     let title = format!("Which {kind} of {} it was taken from, in ms", clean(vm));
     let mut table = Table::new(title, columns(by));
     for (victim, time) in &victims.rows {
-        table.row(row(vm, victim, time));
+        table.row(row(vm, by, victim, time));
     }
     table.limit(limit);
     if let Some(other) = table.rest.first_mut() {
@@ -56,7 +66,7 @@ pub(super) fn table(
     }
     let unattributed = Cell::from("(unattributed)");
     let names =
-        [vm.into(), unattributed.clone()].into_iter().chain(std::iter::repeat_n(Cell::NONE, 6));
+        [vm.into(), unattributed.clone()].into_iter().chain(std::iter::repeat_n(Cell::NONE, 8));
     let times = stolen(&victims.unattributed).into_iter().chain([Cell::NONE, unattributed]);
     table.rest.push(names.chain(times).collect());
     if 0 < victims.unattributed.total_ns() {
@@ -67,20 +77,27 @@ pub(super) fn table(
 
 fn row<'a>(
     vm: &str,
+    by: StealBy,
     victim: &'a Victim,
     time: &VictimTime,
 ) -> impl Iterator<Item = Cell> + use<'a> {
-    let Victim { process, pid, function, module, .. } = victim;
-    let who = [vm.into(), process.as_str().into(), (*pid).into(), function.clone().into()];
-    let who = who.into_iter().chain([module.clone().into()]);
+    let Victim { process, pid, thread, tid, function, module } = victim;
+    let who = [vm.into(), process.as_str().into(), (*pid).into(), thread.clone().into()];
+    let who =
+        who.into_iter().chain([(*tid).into(), function.clone().into(), module.clone().into()]);
     let own = [time.own_ns, time.not_sampled_ns, time.run_ns()].map(Cell::ns);
     let times = own.into_iter().chain(stolen(&time.stolen)).chain([time.samples.into()]);
     let process = with_id(process, *pid);
-    let names = match function {
-        Some(function) => {
+    let names = match (function, by) {
+        (Some(function), _) => {
             vec![function.clone(), process, module.as_deref().map_or("-", short_module).to_owned()]
         }
-        None => vec![process],
+        (None, StealBy::Thread) => {
+            let thread =
+                thread.as_deref().map_or("[unknown]".to_owned(), |name| with_id(name, *tid));
+            vec![thread, process]
+        }
+        (None, _) => vec![process],
     };
     who.chain(times).chain(names.into_iter().map(Cell::Text))
 }
