@@ -118,7 +118,7 @@ fn intervals_of_vcpus() {
     assert!(message.contains("wrote intervals.parquet: 3 vCPUs on 2 CPUs"), "{message}");
     let file = std::fs::File::open(out.join("intervals.parquet")).unwrap();
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&file).unwrap();
-    assert_eq!(metadata.file_metadata().num_rows() as usize, lines.len());
+    assert_eq!(usize::try_from(metadata.file_metadata().num_rows()).unwrap(), lines.len());
     let one = ["--format", "csv", "-o", "-", "--vm", "vm1", "--vcpu", "0"];
     let one = String::from_utf8(run(&recording, &out, &one).stdout).unwrap();
     let of_one = |line: &&Vec<&str>| line[2..4] == ["vm1", "0"];

@@ -103,7 +103,7 @@ mod test {
         let mut reader = parquet::file::metadata::ParquetMetaDataReader::new();
         reader.try_parse(&file).unwrap();
         let metadata = reader.finish().unwrap();
-        assert_eq!(metadata.file_metadata().num_rows() as u64, rows);
+        assert_eq!(u64::try_from(metadata.file_metadata().num_rows()).unwrap(), rows);
         assert_eq!(metadata.num_row_groups(), 2);
     }
 }

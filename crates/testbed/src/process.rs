@@ -152,19 +152,28 @@ impl Drop for Bound {
     }
 }
 
-/// Why a kernel panicked and where it was, from its console; else the last lines there.
+/// Why a kernel panicked and where it was, from its console; else the last lines there. An oops says where before the
+/// panic, a watchdog after it.
 pub(crate) fn last_words(console: &Path) -> String {
     let text = std::fs::read(console).unwrap_or_default();
     let lines = String::from_utf8_lossy(&text);
-    let mut lines = lines.lines();
-    let mut from =
-        |word| lines.find_map(|line| Some(line[line.find(word)?..].trim_end().to_owned()));
-    let panic = from("Kernel panic").map(|panic| match from("RIP: ") {
-        Some(place) => format!("{panic}; {place}"),
-        None => panic,
+    let lines: Vec<&str> = lines.lines().collect();
+    let found = |lines: &[&str], word: &str| {
+        let mut found = lines.iter().filter_map(|line| Some(&line[line.find(word)?..]));
+        found.next().map(|line| line.trim_end().to_owned())
+    };
+    let panic = lines.iter().position(|line| line.contains("Kernel panic")).map(|at| {
+        let (before, after) = lines.split_at(at);
+        let oops = OOPS.iter().find_map(|word| found(before, word));
+        let place = found(after, "RIP: ").or_else(|| found(before, "RIP: "));
+        let said = [found(after, "Kernel panic"), oops, place];
+        said.into_iter().flatten().collect::<Vec<_>>().join("; ")
     });
     panic.or_else(|| last_lines(&text, 6)).unwrap_or_else(|| "(nothing on its console)".to_owned())
 }
+
+/// How the first line of an oops begins.
+const OOPS: [&str; 4] = ["BUG: ", "Oops: ", "int3: ", "general protection fault"];
 
 #[cfg(test)]
 mod tests {
@@ -182,6 +191,10 @@ mod tests {
         let panic =
             "[   48.5] Kernel panic - not syncing: softlockup: hung tasks\r\n[   48.5] RIP: 0010\n";
         assert_eq!(said(panic), "Kernel panic - not syncing: softlockup: hung tasks; RIP: 0010");
-        assert_eq!(said("RIP: 0\nKernel panic: x\n"), "Kernel panic: x");
+        let oops = "[ 1.0] BUG: unable to handle page fault for address: 0\n[ 1.0] Oops: 0002 [#1]\n\
+                    [ 1.0] RIP: 0010:memset+0x1/0x2\nRIP: 0010:native_halt\nKernel panic: Fatal exception\n";
+        let all = "Kernel panic: Fatal exception; BUG: unable to handle page fault for address: 0; \
+                   RIP: 0010:memset+0x1/0x2";
+        assert_eq!(said(oops), all);
     }
 }
