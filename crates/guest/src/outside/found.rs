@@ -34,7 +34,7 @@ pub(super) enum NotFound {
     Field(MissingField),
     #[error("its kernel's symbols lack {0}")]
     Symbol(&'static str),
-    #[error("it has booted again")]
+    #[error("it has ended or booted again")]
     Rebooted,
     #[error("a guest without vmscope-guest can't be traced")]
     Trace,
