@@ -1,4 +1,4 @@
-//! Intervals of vCPUs, one by one: a table of its own for other tools, which is part of no recording.
+//! The intervals of vCPUs as a Parquet table for other tools. No recording contains it.
 
 use std::path::PathBuf;
 

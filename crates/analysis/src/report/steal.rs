@@ -38,7 +38,7 @@ pub enum StealBy {
 }
 
 impl StealBy {
-    /// Whom time is charged to; `None`: it is not the guest's code.
+    /// The part of the guest's code that time is charged to; `None`: it is not charged to code.
     fn level(self) -> Option<AttributionLevel> {
         match self {
             Self::Thief | Self::Reason => None,

@@ -1,4 +1,5 @@
-//! `vcpu_time`: each instant of each vCPU, with whose it was and who took it; added up by slice, or one by one.
+//! The time of each vCPU, with the guest's code that it is charged to and its thief: summed by slice (`vcpu_time`), or
+//! interval by interval.
 
 use std::hash::Hash;
 

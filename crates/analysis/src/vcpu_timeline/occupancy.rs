@@ -227,7 +227,7 @@ pub fn thieves(axis: &VcpuTimelines, victim: VcpuId, segment: &Segment) -> Vec<(
     shares
 }
 
-/// The same in time order: spans that touch, from the segment's first instant to its last. All occupants are kept.
+/// The thieves of `segment` in time order. The spans touch and cover the segment; no occupant is left out.
 #[must_use]
 pub fn thief_spans(axis: &VcpuTimelines, victim: VcpuId, segment: &Segment) -> Vec<Span> {
     let within = axis.occupancy_of(segment).map_or(&[][..], |it| it.overlapping(segment));

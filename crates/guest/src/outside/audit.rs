@@ -16,7 +16,7 @@ use super::GuestMemory;
 /// The log, in the folder of logs.
 pub const FILE_NAME: &str = "guest-memory.log";
 
-/// Where a full log is moved; the one before is deleted.
+/// A full log gets this name and replaces the one before.
 const OLD_FILE_NAME: &str = "guest-memory.log.1";
 /// Size of a full log: some 30,000 sessions.
 const MAX_LOG_BYTES: u64 = 16 << 20;

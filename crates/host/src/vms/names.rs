@@ -1,4 +1,4 @@
-//! Names that distinguish VMs of this host, the same in every command and after restarts.
+//! Names that distinguish the VMs of this host. They are the same in every command and after restarts.
 //!
 //! ```text
 //!  one living VM has the name  -->  web
