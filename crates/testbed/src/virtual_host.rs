@@ -21,7 +21,7 @@ use crate::launch::{HostBoot, Prepared};
 use crate::link::{self, Event};
 use crate::plan::Seat;
 use crate::process::{self, Bound};
-use crate::progress::Progress;
+use crate::progress::{Progress, warn};
 use crate::qemu::{self, HostMachine, Wire};
 use crate::scenario::Host;
 
@@ -31,6 +31,8 @@ const GRACE: Duration = Duration::from_secs(60);
 const POWER_OFF: Duration = Duration::from_secs(15);
 /// How many times as long Bochs may take.
 const SLOWNESS: u32 = 6;
+/// How often a host that ends before its command begins is booted. No program under test runs then: the emulator crashed.
+const BOOTS: u32 = 3;
 /// How often signals and limits are looked at while nothing happens.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -45,6 +47,8 @@ pub(crate) struct VirtualHost {
     console: PathBuf,
     log: PathBuf,
     is_bochs: bool,
+    /// Its command has not begun.
+    is_booting: bool,
     /// The second host, as long as nothing was heard of its end.
     peer: Option<Box<Self>>,
 }
@@ -54,9 +58,20 @@ pub(crate) fn run(prepared: &Prepared, limit: Duration, narrates: bool) -> Resul
     let interrupts = process::catch_interrupts()
         .map_err(|error| Error::Host { problem: format!("can't be guarded: {error}") })?;
     let mut progress = Progress::new("booting the virtual host", narrates);
-    let mut host = VirtualHost::start(prepared, None)?;
-    let result = host.watch(&mut progress, &interrupts, Some(limit));
-    host.end(result.is_ok());
+    let mut boots_left = BOOTS;
+    let result = loop {
+        boots_left -= 1;
+        let mut host = VirtualHost::start(prepared, None)?;
+        let result = host.watch(&mut progress, &interrupts, Some(limit));
+        let is_booting = host.is_booting;
+        host.end(result.is_ok());
+        match &result {
+            Err(error @ Error::Host { .. }) if is_booting && 0 < boots_left => {
+                warn(&format!("{error}; it boots again"));
+            }
+            _ => break result,
+        }
+    };
     match prepared.host {
         Some(HostBoot::Intel) => {
             let brought = bochs::bring_back(prepared.folder.path());
@@ -147,7 +162,8 @@ impl VirtualHost {
             std::thread::spawn(move || carry(err, io::stderr())),
         ];
         let (name, events) = (prepared.scenario.name.clone(), listen(events));
-        Ok(Self { name, process, events, control, pumps, console, log, is_bochs, peer: None })
+        let (is_booting, peer) = (true, None);
+        Ok(Self { name, process, events, control, pumps, console, log, is_bochs, is_booting, peer })
     }
 
     /// Waits for the end; passes on Ctrl-C and the time limit.
@@ -168,6 +184,7 @@ impl VirtualHost {
                 }
                 Ok(event) => {
                     heard = true;
+                    self.is_booting &= !matches!(event, Event::Running);
                     progress.on(&event);
                 }
                 Err(RecvTimeoutError::Timeout) => progress.tick(),
@@ -213,6 +230,7 @@ impl VirtualHost {
         loop {
             let problem = match peer.events.try_recv() {
                 Ok(Event::Running) => {
+                    peer.is_booting = false;
                     // A host that is gone will be noticed.
                     let _ = self.control.write_all(link::PEER_LINE.as_bytes());
                     continue;
@@ -275,7 +293,8 @@ impl VirtualHost {
         // Bochs always has a last word.
         let said = said.filter(|_| !self.is_bochs || !self.console.exists());
         let said = said.unwrap_or_else(|| process::last_words(&self.console));
-        format!("ended by itself ({status}): {said}")
+        let when = if self.is_booting { " while it booted" } else { "" };
+        format!("ended by itself{when} ({status}): {said}")
     }
 }
 

@@ -95,19 +95,25 @@ pub fn in_testbed_within(
     }
 }
 
-/// Whether a run is to be repeated, which is noted.
+/// Whether a run is to be repeated, which is noted. Boots that the testbed repeated are noted as well.
 fn crash_to_repeat(scenario: &str, stderr: &str) -> bool {
+    let note = |crash: &str| {
+        RETRIES.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{scenario}: {crash}"));
+    };
+    stderr.lines().filter(|line| line.ends_with(BOOTED_AGAIN)).for_each(note);
     let crash = emulator_crash(stderr).filter(|_| retries().len() < MAX_RETRIES);
-    let Some(crash) = crash else { return false };
-    RETRIES.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{scenario}: {crash}"));
-    true
+    crash.map(note).is_some()
 }
+
+/// How the testbed's line about a host that died before its command began ends.
+const BOOTED_AGAIN: &str = "; it boots again";
 
 /// The line in which the testbed reports the end of a machine, if it is one that the emulator crashed.
 #[must_use]
 pub fn emulator_crash(stderr: &str) -> Option<&str> {
     let ends = ["died while the command ran", "virtual host ended by itself"];
     let ended = stderr.lines().filter(|line| ends.iter().any(|end| line.contains(end)));
+    let ended = ended.filter(|line| !line.ends_with(BOOTED_AGAIN));
     let lines: Vec<_> = ended.collect();
     // One end that is not the emulator's is enough.
     lines.iter().all(|line| is_emulators(line)).then_some(lines.first().copied()).flatten()
@@ -269,6 +275,9 @@ mod test {
         check("guest a died while the command ran: QEMU's exit status: 0; all is well", true);
         check(&format!("guest a died while the command ran: QEMU's exit status: 0; {null}"), false);
         check("the time limit of 600 s was reached", false);
+        let booted = format!("{host} while it booted (exit status: 0): {null}; it boots again");
+        check(&booted, false);
+        check(&format!("{booted}\n{host} (exit status: 0): {hung}"), true);
         let both =
             format!("{host} (exit status: 0): quiet\nguest b died while the command ran: {null}");
         check(&both, false);
