@@ -45,15 +45,9 @@ static __always_inline struct guest_view *view_of(struct vcpu_ref *ref)
 	return view && view->current ? view : NULL;
 }
 
-/* Address in the VM's process of an object of the guest's kernel; 0: it is not in its memory. Not static, as slot_for: the
- * kernel verifies such a function once, others at each call. */
-__noinline __u64 locate(struct guest_view *view, __u64 address, __u32 bytes)
+/* Address in the VM's process of guest-physical memory; 0: it is not the VM's. */
+static __always_inline __u64 find_in_slots(struct guest_view *view, __u64 physical, __u32 bytes)
 {
-	__u64 physical;
-
-	if (!view)
-		return 0;
-	physical = address - (address < GUEST_IMAGE ? view->direct_map : view->image);
 #pragma unroll
 	for (int i = 0; i < GUEST_SLOTS; i++) {
 		__u64 within = physical - view->slot[i].start;
@@ -62,6 +56,18 @@ __noinline __u64 locate(struct guest_view *view, __u64 address, __u32 bytes)
 			return physical + view->slot[i].shift;
 	}
 	return 0;
+}
+
+/* The same. Not static, as slot_for: the kernel verifies such a function once, others at each call. */
+__noinline __u64 locate_physical(struct guest_view *view, __u64 physical, __u32 bytes)
+{
+	return view ? find_in_slots(view, physical, bytes) : 0;
+}
+
+/* Address in the VM's process of an object of the guest's kernel. */
+static __always_inline __u64 locate(struct guest_view *view, __u64 address, __u32 bytes)
+{
+	return locate_physical(view, address - (address < GUEST_IMAGE ? view->direct_map : view->image), bytes);
 }
 
 static __always_inline long read_guest(void *value, __u32 bytes, struct guest_view *view, __u64 address)
@@ -214,8 +220,8 @@ static __always_inline __u8 read_memory_of_task(struct sample *s, struct guest_v
 	return SAMPLE_CR3;
 }
 
-/* Fills in the task that runs. Returns the flags of what is known then. */
-static __always_inline __u8 read_task(struct sample *s, struct guest_view *view, __u32 vendor)
+/* Fills in the task that runs, and where it lies in the VM's process. Returns the flags of what is known then. */
+static __always_inline __u8 read_task(__u64 *task_at, struct sample *s, struct guest_view *view, __u32 vendor)
 {
 	__u8 flags = SAMPLE_TASK;
 	__u64 pointer, task, ids, stack;
@@ -225,6 +231,7 @@ static __always_inline __u8 read_task(struct sample *s, struct guest_view *view,
 	task = locate(view, pointer, view->task_bytes);
 	if (!task || bpf_probe_read_user(&ids, sizeof(ids), (void *)(task + view->pid)))
 		return 0;
+	*task_at = task;
 	s->guest_tid = ids;
 	s->guest_pid = ids >> 32;
 	/* Idle tasks have stacks of their own, and all the number 0. */

@@ -102,6 +102,32 @@ static __always_inline long read_vmx(struct sample *s, struct kvm_vcpu *vcpu)
 	return err;
 }
 
+/* The registers that a stack is unwound from. Returns what is known of them: GUEST_*. KVM saves all but RSP itself. */
+static __always_inline __u32 read_general(__u64 *registers, struct vcpu_ref *ref, __u32 vendor, enum access access)
+{
+	struct kvm_vcpu *vcpu = vcpu_of(ref);
+	struct vmcb *vmcb = access == TYPED && is_svm(vendor) ? loaded_vmcb() : NULL;
+	__u64 *rsp = &registers[VCPU_REGS_RSP];
+	__u32 available = 0;
+	char *probed;
+
+	if (bpf_probe_read_kernel(registers, KVM_REGISTERS * sizeof(*registers), &vcpu->arch.regs))
+		return 0;
+	if (vmcb && (__u64)vmcb == ref->vmcb) {
+		*rsp = VMCB_FIELD(vmcb, __u64, VMCB_RSP);
+		return GUEST_REGISTERS | GUEST_RSP;
+	}
+	if (is_svm(vendor)) {
+		if (read_vmcb(&probed, vcpu) || bpf_probe_read_kernel(rsp, sizeof(*rsp), probed + VMCB_RSP))
+			return GUEST_REGISTERS;
+		return GUEST_REGISTERS | GUEST_RSP;
+	}
+	if (bpf_core_read(&available, sizeof(available), &vcpu->arch.regs_avail) ||
+	    !(available & (1u << VCPU_REGS_RSP)))
+		return GUEST_REGISTERS;
+	return GUEST_REGISTERS | GUEST_RSP;
+}
+
 static __always_inline void clear_registers(struct sample *s)
 {
 	s->guest_ip = 0;

@@ -5,7 +5,7 @@
  * producer.
  */
 #include "files.bpf.h"
-#include "guest_task.bpf.h"
+#include "guest_stack.bpf.h"
 #include "registers.bpf.h"
 #include "ring.bpf.h"
 #include <linux/bpf_perf_event.h>
@@ -83,12 +83,13 @@ static __always_inline long read_waits(struct sample *s, struct task_struct *tas
 	return 0;
 }
 
-/* Returns `flags` with those of the vCPU added. */
-static __always_inline __u8 fill_vcpu(struct sample *s, struct task_struct *task, struct vcpu_ref *ref,
-				      struct ring *ring, __u8 flags, enum access access)
+/* Returns `flags` with those of the vCPU added. `stack` is NULL without call graphs. */
+static __always_inline __u8 fill_vcpu(struct sample *s, struct stack *stack, struct task_struct *task,
+				      struct vcpu_ref *ref, struct ring *ring, __u8 flags, enum access access)
 {
 	struct kvm_vcpu *vcpu = vcpu_of(ref);
 	struct guest_view *view = view_of(ref);
+	__u64 task_at = 0;
 	long err = 0;
 
 	s->vcpu = ref->row;
@@ -103,7 +104,11 @@ static __always_inline __u8 fill_vcpu(struct sample *s, struct task_struct *task
 		clear_registers(s);
 	}
 	if (view && !is_protected(ref))
-		flags |= read_task(s, view, config.vendor);
+		flags |= read_task(&task_at, s, view, config.vendor);
+	if (stack && task_at) {
+		stack->guest = read_general(stack->registers, ref, config.vendor, access);
+		copy_stacks(stack, s, view, task_at);
+	}
 	if (!err && !is_protected(ref) && !ended_by_interrupt(s->exit_reason))
 		flags &= ~SAMPLE_GUEST;
 	if (ref->vcpu & VCPU_WAITS) {
@@ -121,8 +126,8 @@ static __always_inline __u8 fill_vcpu(struct sample *s, struct task_struct *task
 	return flags;
 }
 
-static __always_inline void fill_sample(struct sample *s, struct ring *ring, struct bpf_perf_event_data *ctx,
-					enum access access)
+static __always_inline void fill_sample(struct sample *s, struct stack *stack, struct ring *ring,
+					struct bpf_perf_event_data *ctx, enum access access)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 tid = task->pid;
@@ -143,7 +148,7 @@ static __always_inline void fill_sample(struct sample *s, struct ring *ring, str
 	if (ref) {
 		if (config.trigger == TRIGGER_NMI && !nmi_from_guest(vcpu_of(ref)))
 			flags &= ~SAMPLE_GUEST;
-		flags = fill_vcpu(s, task, ref, ring, flags, access);
+		flags = fill_vcpu(s, stack, task, ref, ring, flags, access);
 	} else if (flags & SAMPLE_GUEST) {
 		s->vcpu = VCPU_UNKNOWN;
 		ring->unknown++;
@@ -151,18 +156,29 @@ static __always_inline void fill_sample(struct sample *s, struct ring *ring, str
 	s->flags = flags;
 }
 
-static __always_inline void fill_stack(struct bpf_perf_event_data *ctx, __u32 slot)
+static __always_inline struct stack *clear_stack(__u32 slot)
 {
 	struct stack *stack = bpf_map_lookup_elem(&stacks, &slot);
 
-	if (!stack)
-		return;
+	if (stack) {
+		stack->kernel_bytes = 0;
+		stack->user_bytes = 0;
+		stack->guest = 0;
+		stack->chunks = 0;
+	}
+	return stack;
+}
+
+/* The host's: where a guest was interrupted it is always KVM's. */
+static __always_inline void fill_stack(struct bpf_perf_event_data *ctx, struct stack *stack)
+{
 	stack->kernel_bytes = bpf_get_stack(ctx, stack->kernel, sizeof(stack->kernel), 0);
 	stack->user_bytes = bpf_get_stack(ctx, stack->user, sizeof(stack->user), BPF_F_USER_STACK);
 }
 
 static __always_inline int take_sample(struct bpf_perf_event_data *ctx, enum access access)
 {
+	struct stack *stack = NULL;
 	struct ring_space space;
 	struct sample *s;
 
@@ -171,9 +187,11 @@ static __always_inline int take_sample(struct bpf_perf_event_data *ctx, enum acc
 	s = bpf_map_lookup_elem(&samples, &space.slot);
 	if (!s)
 		return 0;
-	fill_sample(s, space.ring, ctx, access);
 	if (config.call_graph)
-		fill_stack(ctx, space.slot);
+		stack = clear_stack(space.slot);
+	fill_sample(s, stack, space.ring, ctx, access);
+	if (stack && !(s->flags & SAMPLE_GUEST))
+		fill_stack(ctx, stack);
 	ring_publish(&space);
 	return 0;
 }

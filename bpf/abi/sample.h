@@ -62,14 +62,42 @@ struct sample {
 };
 _Static_assert(sizeof(struct sample) == 104, "no hidden padding");
 
-/* The host call stack of the sample in the slot of the same number. */
+#define KVM_REGISTERS 16 /* of kvm_vcpu_arch.regs: RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8 to R15 */
+#define ENTRY_REGISTERS 21 /* of struct pt_regs */
+
+#define GUEST_REGISTERS 1  /* `registers` is valid, RSP apart */
+#define GUEST_RSP 2	   /* RSP, too */
+#define GUEST_ENTRY 4	   /* `entry` is valid */
+
+/* The call stacks of the sample in the slot of the same number: the host's, and what the guest's is unwound from. */
 struct stack {
 	__s32 kernel_bytes; /* <= 0: none */
 	__s32 user_bytes;
 	__u64 kernel[STACK_DEPTH];
 	__u64 user[STACK_DEPTH];
+	__u32 guest; /* GUEST_* */
+	__u32 chunks; /* the next ones in the CPU's ring of chunks are this sample's */
+	__u64 registers[KVM_REGISTERS];
+	__u64 entry[ENTRY_REGISTERS]; /* as the guest's kernel saved them at its entry */
 };
-_Static_assert(sizeof(struct stack) == 8 + 2 * 8 * STACK_DEPTH, "no hidden padding");
+_Static_assert(sizeof(struct stack) == 8 + 8 * (2 * STACK_DEPTH + 1 + KVM_REGISTERS + ENTRY_REGISTERS),
+	       "no hidden padding");
+
+/* A piece of a guest's stack. It lies in one page: neighbours may overlap. */
+#define CHUNK_BYTES 1024
+#define CHUNK_SLOTS 2048 /* per CPU */
+#define KERNEL_CHUNKS 5 /* of a sample's kernel stack at most; the first may begin in the middle of its page */
+#define USER_CHUNKS 9
+
+struct stack_chunk {
+	__u64 address;
+	__u8 bytes[CHUNK_BYTES];
+};
+
+/* How many more chunks than one are copied of a user stack, by a hash of page tables and thread: user space has seen it cut
+ * short. Threads may share an element. PTI sets bit 12 of CR3 in user mode. */
+#define STACK_DEPTHS 4096
+#define STACK_DEPTH_OF(cr3, tid) ((((__u32)((cr3) >> 13) * 0x9e3779b1u) ^ ((tid) * 0x85ebca6bu)) >> 20)
 
 /* More than any x86 host has. */
 #define MAX_CPUS 2048
@@ -124,6 +152,16 @@ struct guest_slot {
 	__u64 shift; /* what to add for the address in the VM's process; wraps */
 };
 
+/* Where a page's last page-table entry was found. It is read again at each use. */
+#define GUEST_PAGES 16
+
+struct guest_page {
+	__u64 address; /* guest-virtual, of the page */
+	__u64 root;    /* page tables; 0: free */
+	__u64 entry;   /* in the VM's process */
+	__u64 shift;   /* bits of an offset in the page that the entry maps */
+};
+
 struct guest_view {
 	__u64 current;    /* address of the pointer in the VM's process; 0: unknown */
 	__u64 direct_map; /* guest-virtual address of guest-physical 0 */
@@ -143,10 +181,11 @@ struct guest_view {
 	__u32 file_inode;
 	__u32 file_pages;
 	__u32 task_bytes; /* up to the last field of task_struct that is read */
-	__u32 pad;
+	__u32 paging_levels; /* 4 or 5; else pages are not looked up */
 	struct guest_slot slot[GUEST_SLOTS];
+	struct guest_page page[GUEST_PAGES];
 };
-_Static_assert(sizeof(struct guest_view) == 3 * 8 + 16 * 4 + GUEST_SLOTS * 24, "no hidden padding");
+_Static_assert(sizeof(struct guest_view) == 3 * 8 + 16 * 4 + GUEST_SLOTS * 24 + GUEST_PAGES * 32, "no hidden padding");
 
 /* A task of a guest that a sample hit in a page of code where none hit it before, and what is mapped there. It may hit again
  * where others took its place in the table of those. */

@@ -61,6 +61,7 @@ impl<'t> Namer<'t> {
             CodeName::Unknown(UnresolvedReason::NoGuestMap(vm)) => {
                 format!("[{}]", self.vm(VmRef::Known(vm)))
             }
+            CodeName::Unknown(UnresolvedReason::StackEnds(end)) => format!("[cut: {end}]"),
             CodeName::Unknown(_) => UNKNOWN.to_owned(),
         }
     }

@@ -28,7 +28,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel as pipe, sync_
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use api::guest::{ModuleSymbols, Pace};
+use api::guest::{ModuleSymbols, Pace, UnwoundStack};
 use guest::Limits;
 use host::vms::VmProcess;
 use model::{Budget, GuestCode, HostNs, VmId};
@@ -37,10 +37,11 @@ use symbols::{GuestChild, Store};
 pub(crate) use self::fairness::in_turns;
 use self::fairness::{MAX_QUERIED, Patience};
 pub(crate) use self::inbox::GuestTasks;
-use self::inbox::{Handle, Order, Reply, SymbolOrder};
+use self::inbox::{Handle, Order, Reply, SymbolOrder, UnwindOrder};
 pub(crate) use self::reach::{MEMORY, MemoryFinder, channel, via};
 pub(crate) use self::reported::{Boot, GuestReport, Silence};
 use self::worker::{Readers, Worker};
+use crate::guest_stacks::WaitingStack;
 use crate::vm_table::RowRemap;
 use crate::{GuestError, Roots};
 
@@ -306,6 +307,39 @@ impl GuestWorkers {
         if let Some(handle) = worker.and_then(GuestWorker::handle) {
             handle.add_code(code);
         }
+    }
+
+    /// Unwinds stacks of guests, all guests at the same time: in the same order, `None` where no answer came within `limit`.
+    pub(crate) fn unwind(
+        &self,
+        waiting: &[WaitingStack],
+        vm_of: &dyn Fn(&WaitingStack) -> Option<VmId>,
+        limit: Duration,
+    ) -> Vec<Option<UnwoundStack>> {
+        let until = Instant::now() + limit;
+        let mut places: BTreeMap<VmId, Vec<usize>> = BTreeMap::new();
+        for (place, stack) in waiting.iter().enumerate() {
+            if let Some(vm) = vm_of(stack) {
+                places.entry(vm).or_default().push(place);
+            }
+        }
+        let order = |(vm, places): (VmId, Vec<usize>)| {
+            let handle = self.workers.iter().find(|worker| worker.vm == vm)?.handle()?;
+            let samples = places.iter().map(|place| waiting[*place].sample.clone()).collect();
+            let (answer, answered) = std::sync::mpsc::sync_channel(1);
+            handle.order(Order::Unwind(UnwindOrder { samples, until, answer }));
+            Some((places, answered))
+        };
+        let ordered: Vec<_> = places.into_iter().filter_map(order).collect();
+        let mut unwound = vec![None; waiting.len()];
+        for (places, answered) in ordered {
+            let left = until.saturating_duration_since(Instant::now());
+            let stacks = answered.recv_timeout(left).unwrap_or_default();
+            for (place, stack) in places.into_iter().zip(stacks) {
+                unwound[place] = Some(stack);
+            }
+        }
+        unwound
     }
 
     /// VMs have other rows from now on, or none.

@@ -9,6 +9,7 @@ mod beside;
 mod error;
 mod finish;
 mod guest_error;
+mod guest_stacks;
 mod guest_tables;
 mod guests;
 mod host_tables;

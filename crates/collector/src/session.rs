@@ -48,6 +48,11 @@ const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Where switches come in at any rate, or quotas' periods are to be distinguished.
 const POLL_OFTEN: Duration = Duration::from_millis(200);
 
+/// With call graphs a sample has ten times the bytes, and guests' stacks wait to be unwound. The rings hold the samples of this
+/// time, which is longer than unwinding may take.
+const STACKS_POLL: Duration = Duration::from_millis(250);
+const STACKS_ROOM: Duration = Duration::from_secs(2);
+
 /// A ring holds the samples of this many polls, so that nothing is lost if we are late.
 const RING_POLLS: u32 = 3;
 
@@ -402,15 +407,14 @@ impl Session {
 /// How often the rings are looked at when nothing wants more.
 fn poll_interval(sampling: &Sampling) -> Duration {
     if sampling.call_graph {
-        // A sample has ten times the bytes.
-        return MIN_POLL_INTERVAL;
+        return STACKS_POLL;
     }
     let interval = Duration::from_nanos(sampling.period_ns) * POLL_SAMPLES;
     interval.clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL)
 }
 
 fn sampler_options(sampling: &Sampling, cpus: &[u32], vendor: Vendor) -> probes::Options {
-    let room = poll_interval(sampling) * RING_POLLS;
+    let room = if sampling.call_graph { STACKS_ROOM } else { poll_interval(sampling) * RING_POLLS };
     let slots = room.as_nanos() / u128::from(sampling.period_ns.max(1));
     probes::Options {
         cpus: cpus.to_vec(),

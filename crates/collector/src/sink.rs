@@ -2,11 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use model::{CpuId, Pid, Sample, Stack, Switch, SwitchEvent};
+use api::guest::UnwoundStack;
+use model::{CpuId, HostVirt, Pid, Sample, Stack, Switch, SwitchEvent, VcpuState};
 use probes::{RecordBatch, STACK_FIELD};
 use recording::{RECORD_SIZE, Spool, StackSpool, SwitchSpool, Writer};
 
+use crate::guest_stacks::{self, WaitingStack};
 use crate::stacks::StackTable;
+
+/// Unwinds guests' stacks, in the same order; `None`: no answer came in time.
+pub(crate) type Unwind<'a> = dyn FnMut(Vec<WaitingStack>) -> Vec<Option<UnwoundStack>> + 'a;
 
 /// Takes what comes in during a window.
 pub(crate) trait Sink {
@@ -35,7 +40,7 @@ pub(crate) trait Sink {
     ///
     /// # Errors
     /// When something can't be stored.
-    fn polled(&mut self) -> Result<(), recording::Error> {
+    fn polled(&mut self, _unwind: &mut Unwind<'_>) -> Result<(), recording::Error> {
         Ok(())
     }
 }
@@ -47,9 +52,77 @@ pub(crate) struct SpoolSink {
     stacks: StackSpool,
     switches: SwitchSpool,
     pub(crate) stack_table: StackTable,
+    held: Held,
     pub(crate) hit: HitProcesses,
     /// Those that the window before hit, until its images are taken.
     pub(crate) hit_before: BTreeSet<Pid>,
+}
+
+/// Records of one look at the rings, until guests' stacks are unwound.
+#[derive(Debug, Default)]
+struct Held {
+    /// By CPU.
+    records: Vec<Vec<u8>>,
+    /// The call stack of each record that has one.
+    stacks: Vec<HeldStack>,
+    /// Guests' stacks.
+    waiting: Vec<WaitingStack>,
+}
+
+/// The call stack of a record: so far that of the host.
+#[derive(Debug)]
+struct HeldStack {
+    cpu_idx: usize,
+    /// Where the record begins.
+    at: usize,
+    stack: Stack,
+    /// That of its guest.
+    waiting: Option<usize>,
+}
+
+impl Held {
+    /// Holds records with their call stacks.
+    fn add(&mut self, cpu_idx: usize, drained: &RecordBatch<'_>, table: &mut StackTable) {
+        let records = &mut self.records[cpu_idx];
+        let each = drained.records.as_chunks::<RECORD_SIZE>().0.iter().zip(drained.each_stack());
+        for (record, raw) in each {
+            let stack = Stack {
+                kernel: raw.kernel().map(HostVirt).collect(),
+                user: raw.user().map(HostVirt).collect(),
+                ..Stack::default()
+            };
+            if raw.truncated() {
+                table.count_truncated();
+            }
+            // The CPU does not matter here.
+            let sample = recording::decode(record, CpuId(0));
+            let guest = guest_stacks::waiting(&sample, &raw.guest());
+            let waiting = guest.is_some().then_some(self.waiting.len());
+            self.waiting.extend(guest);
+            self.stacks.push(HeldStack { cpu_idx, at: records.len(), stack, waiting });
+            records.extend_from_slice(record);
+        }
+    }
+
+    /// Gives each record its stack, which the table holds.
+    fn finish(&mut self, unwind: &mut Unwind<'_>, table: &mut StackTable) {
+        let waiting = std::mem::take(&mut self.waiting);
+        let mut unwound = if waiting.is_empty() { Vec::new() } else { unwind(waiting) };
+        for HeldStack { cpu_idx, at, mut stack, waiting } in std::mem::take(&mut self.stacks) {
+            let record = &mut self.records[cpu_idx][at..at + RECORD_SIZE];
+            if let Some(place) = waiting
+                && let Some(sample) = record.first_chunk::<RECORD_SIZE>()
+                && let VcpuState::Guest(vcpu) | VcpuState::Vmm(vcpu) =
+                    recording::decode(sample, CpuId(0)).vcpu
+            {
+                let answer = unwound.get_mut(place).and_then(Option::take);
+                stack.guest = guest_stacks::guest_stack(&vcpu, answer);
+            }
+            if let Some(id) = table.intern(stack) {
+                record[STACK_FIELD].copy_from_slice(&id.0.to_le_bytes());
+            }
+        }
+    }
 }
 
 impl SpoolSink {
@@ -60,6 +133,7 @@ impl SpoolSink {
             stacks: writer.stack_spool()?,
             switches: writer.switch_spool()?,
             stack_table: StackTable::default(),
+            held: Held { records: vec![Vec::new(); cpus.len()], ..Held::default() },
             hit: HitProcesses::default(),
             hit_before: BTreeSet::new(),
         })
@@ -74,18 +148,11 @@ impl Sink for SpoolSink {
     ) -> Result<(), recording::Error> {
         let (each, _) = drained.records.as_chunks::<RECORD_SIZE>();
         each.iter().for_each(|record| self.hit.add(recording::pid_of(record)));
-        let spool = &mut self.samples[cpu_idx];
         if drained.stacks().is_none() {
-            return spool.append(drained.records);
+            return self.samples[cpu_idx].append(drained.records);
         }
-        let mut records = drained.records.to_vec();
-        for (i, record) in records.chunks_exact_mut(RECORD_SIZE).enumerate() {
-            let id = drained.stack(i).and_then(|stack| self.stack_table.intern(&stack));
-            if let Some(id) = id {
-                record[STACK_FIELD].copy_from_slice(&id.0.to_le_bytes());
-            }
-        }
-        spool.append(&records)
+        self.held.add(cpu_idx, drained, &mut self.stack_table);
+        Ok(())
     }
 
     fn switches(&mut self, switches: &[Switch]) -> Result<(), recording::Error> {
@@ -97,7 +164,14 @@ impl Sink for SpoolSink {
         self.hit.pids.contains(&process) || self.hit_before.contains(&process)
     }
 
-    fn polled(&mut self) -> Result<(), recording::Error> {
+    fn polled(&mut self, unwind: &mut Unwind<'_>) -> Result<(), recording::Error> {
+        self.held.finish(unwind, &mut self.stack_table);
+        for (spool, records) in self.samples.iter_mut().zip(&mut self.held.records) {
+            if !records.is_empty() {
+                spool.append(records)?;
+                records.clear();
+            }
+        }
         // A writer killed just here leaves samples whose stack has no row; the reader counts them.
         let fresh: Vec<Stack> = self.stack_table.take_fresh();
         if fresh.is_empty() { Ok(()) } else { self.stacks.append(&fresh) }
@@ -186,8 +260,8 @@ impl Sink for UntilError<'_> {
         self.sink.is_hit(process)
     }
 
-    fn polled(&mut self) -> Result<(), recording::Error> {
-        self.store(|sink| sink.polled())
+    fn polled(&mut self, unwind: &mut Unwind<'_>) -> Result<(), recording::Error> {
+        self.store(|sink| sink.polled(unwind))
     }
 }
 

@@ -75,6 +75,9 @@ pub(crate) trait Sources: QuotaSource + Send {
     /// Samples of this vCPU's thread say from now on which task of its guest runs; `None`: they say so no longer.
     fn set_guest_view(&self, _tid: Tid, _view: Option<(&GuestView, &[MemorySlot])>) {}
 
+    /// Copies more of this thread's stack from now on.
+    fn copy_more(&self, _cr3: u64, _tid: u32) {}
+
     /// Hands out the code of guests that samples on this CPU hit first since the last call, with the vCPU's number.
     fn drain_guest_code(&self, _cpu: u32, _take: &mut dyn FnMut(u32, GuestCode)) {}
 
@@ -283,6 +286,10 @@ impl Sources for Kernel {
 
     fn drain_guest_code(&self, cpu: u32, take: &mut dyn FnMut(u32, GuestCode)) {
         self.sampler.drain_guest_code(cpu, take);
+    }
+
+    fn copy_more(&self, cr3: u64, tid: u32) {
+        self.sampler.copy_more(cr3, tid);
     }
 
     fn forget(&self, tid: Tid) {

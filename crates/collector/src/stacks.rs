@@ -1,9 +1,8 @@
-//! Host call stacks, each different one once.
+//! Call stacks, each different one once.
 
 use std::collections::HashMap;
 
-use model::{HostVirt, Stack, StackId};
-use probes::RawStack;
+use model::{Stack, StackId};
 
 /// Bytes that readers of the recording need for all stacks at most, and for one: without and with its addresses.
 const MAX_BYTES: usize = 512 << 20;
@@ -22,19 +21,16 @@ pub(crate) struct StackTable {
 
 impl StackTable {
     /// The stack's row; `None` when it is empty, or there is no room for it.
-    pub(crate) fn intern(&mut self, raw: &RawStack<'_>) -> Option<StackId> {
-        let stack = Stack {
-            kernel: raw.kernel().map(HostVirt).collect(),
-            user: raw.user().map(HostVirt).collect(),
-        };
-        if stack.kernel.is_empty() && stack.user.is_empty() {
+    pub(crate) fn intern(&mut self, stack: Stack) -> Option<StackId> {
+        if stack == Stack::default() {
             return None;
         }
-        self.truncated += u64::from(raw.truncated());
         if let Some(id) = self.ids.get(&stack) {
             return Some(*id);
         }
-        let bytes = ROW_BYTES + ADDRESS_BYTES * (stack.kernel.len() + stack.user.len());
+        let of_guest = stack.guest.kernel.len() + stack.guest.user.len();
+        let n_addresses = stack.kernel.len() + stack.user.len() + of_guest;
+        let bytes = ROW_BYTES + ADDRESS_BYTES * n_addresses;
         if MAX_BYTES < self.bytes + bytes {
             self.left_out += 1;
             return None;
@@ -51,7 +47,12 @@ impl StackTable {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Stacks that lack their outermost frames.
+    /// A host stack lacks its outermost frames.
+    pub(crate) fn count_truncated(&mut self) {
+        self.truncated += 1;
+    }
+
+    /// Host stacks that lack their outermost frames.
     pub(crate) fn truncated(&self) -> u64 {
         self.truncated
     }

@@ -46,15 +46,17 @@ pub struct TaskOffsets {
     pub file_pages: u32,
     /// Bytes of `task_struct` up to the last of these fields.
     pub task_bytes: u32,
+    /// Of its page tables: 4 or 5.
+    pub paging_levels: u32,
 }
 
 impl TaskOffsets {
     /// In the order of the fields.
     #[must_use]
-    pub fn words(&self) -> [u32; 15] {
+    pub fn words(&self) -> [u32; 16] {
         let Self { mm, stack, fs_base, pid, comm, start_time, pgd, tree, .. } = *self;
         let Self { area_start, area_offset, area_file, .. } = *self;
-        let Self { file_path, file_inode, file_pages, task_bytes, .. } = *self;
+        let Self { file_path, file_inode, file_pages, task_bytes, paging_levels, .. } = *self;
         [
             mm,
             stack,
@@ -71,6 +73,7 @@ impl TaskOffsets {
             file_inode,
             file_pages,
             task_bytes,
+            paging_levels,
         ]
     }
 }

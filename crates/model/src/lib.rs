@@ -35,8 +35,8 @@ pub use sample::{HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
 pub use stack::StackEnd;
 pub use switch::{GuestRegisters, OffCpuReason, RecordConsumer, Switch, SwitchEvent};
 pub use tables::{
-    BuildId, CpuNode, ExitCount, Guest, Header, Image, ImageKind, Mapping, Module, Note,
-    NumaReading, OffCpuSource, Owner, QuotaMember, Stack, Symbol, SymbolName, Tables, Thread,
+    BuildId, CpuNode, ExitCount, Guest, GuestStack, Header, Image, ImageKind, Mapping, Module,
+    Note, NumaReading, OffCpuSource, Owner, QuotaMember, Stack, Symbol, SymbolName, Tables, Thread,
     ThrottledQueue, Throttling, Trigger, Vcpu, Vendor, Vm, VmLabels, VmMemory,
 };
 pub use text::{error_chain, is_unsafe, replace_unsafe};

@@ -29,9 +29,52 @@ pub enum StackEnd {
     TooMuchWork,
     /// The process is not known.
     NoProcess,
+    /// What reads the guest's memory did not answer in time.
+    Late,
 }
 
 impl StackEnd {
+    /// All of them: a recording's spool has their places here, plus one.
+    pub const ALL: [Self; 12] = [
+        Self::Start,
+        Self::UserMode,
+        Self::Cut,
+        Self::Astray,
+        Self::Outside,
+        Self::NoRule,
+        Self::NoTables,
+        Self::NoRegister,
+        Self::TooDeep,
+        Self::TooMuchWork,
+        Self::NoProcess,
+        Self::Late,
+    ];
+
+    /// Its word in files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::UserMode => "user_mode",
+            Self::Cut => "cut",
+            Self::Astray => "astray",
+            Self::Outside => "outside",
+            Self::NoRule => "no_rule",
+            Self::NoTables => "no_tables",
+            Self::NoRegister => "no_register",
+            Self::TooDeep => "too_deep",
+            Self::TooMuchWork => "too_much_work",
+            Self::NoProcess => "no_process",
+            Self::Late => "late",
+        }
+    }
+
+    /// The one with this word.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|end| end.name() == name)
+    }
+
     /// Whether no frame is missing.
     #[must_use]
     pub fn is_whole(self) -> bool {
@@ -53,6 +96,7 @@ impl fmt::Display for StackEnd {
             Self::TooDeep => "too many frames",
             Self::TooMuchWork => "unwind tables that take too long",
             Self::NoProcess => "an unknown process",
+            Self::Late => "a reader of the guest's memory that did not answer in time",
         })
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     BootId, Clock, CpuId, Cr3, GuestVirt, HostNs, HostVirt, ImageId, KernelStack, ModuleId, Pid,
-    Tid, VcpuId, VmId,
+    StackEnd, Tid, VcpuId, VmId,
 };
 
 /// Everything a recording holds besides its samples.
@@ -434,6 +434,20 @@ pub struct Stack {
     pub kernel: Vec<HostVirt>,
     /// User return addresses, innermost first.
     pub user: Vec<HostVirt>,
+    /// Of a vCPU's sample: that of its guest.
+    pub guest: GuestStack,
+}
+
+/// A guest's call stack, innermost first: addresses of the instructions that called, without the one that was sampled.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct GuestStack {
+    pub kernel: Vec<GuestVirt>,
+    /// Why the kernel's part ends; `None`: it was in user mode, or its stack was not taken.
+    pub kernel_end: Option<StackEnd>,
+    /// Where it entered its kernel comes first, if it was there.
+    pub user: Vec<GuestVirt>,
+    /// Why the user's part ends; `None`: it is a kernel thread's, or its stack was not taken.
+    pub user_end: Option<StackEnd>,
 }
 
 #[cfg(test)]

@@ -17,10 +17,15 @@ const MAP: &str = "guest_views";
 const VIEWS: usize = 4096;
 const SLOTS: usize = 4;
 const SLOT_BYTES: usize = 24;
+/// `GUEST_PAGES`, and the bytes of `struct guest_page`.
+const PAGES: usize = 16;
+const PAGE_ENTRY_BYTES: usize = 32;
 /// Where a view has its offsets, and its slots.
 const OFFSETS: usize = 24;
 const SLOTS_AT: usize = 88;
-const VIEW_BYTES: usize = SLOTS_AT + SLOTS * SLOT_BYTES;
+/// What BPF has found of its page tables.
+const PAGES_AT: usize = SLOTS_AT + SLOTS * SLOT_BYTES;
+const VIEW_BYTES: usize = PAGES_AT + PAGES * PAGE_ENTRY_BYTES;
 /// Offsets in the guest's structs that are believed.
 const MAX_OFFSET: u32 = 1 << 16;
 /// The longest field that is read of a task: its name.
@@ -117,6 +122,10 @@ impl GuestViews {
             for (i, word) in words.into_iter().enumerate() {
                 put(SLOTS_AT + n * SLOT_BYTES + 8 * i, word);
             }
+        }
+        // Of another guest, or another boot.
+        for word in 0..PAGES * PAGE_ENTRY_BYTES / 8 {
+            put(PAGES_AT + 8 * word, 0);
         }
         self.memory.word(at).store(current, Ordering::Release);
     }

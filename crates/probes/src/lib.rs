@@ -25,7 +25,10 @@ mod switches;
 mod vcpus;
 mod vms;
 
-pub use abi::{RawStack, STACK_DEPTH, STACK_FIELD, VCPU_FIELD, VCPU_NONE, VCPU_UNKNOWN};
+pub use abi::{
+    RawGuestStack, RawRegisters, RawStack, STACK_DEPTH, STACK_FIELD, VCPU_FIELD, VCPU_NONE,
+    VCPU_UNKNOWN,
+};
 pub use clock::{now, unix_now_ns};
 pub use counters::{ThreadCounters, ThreadCounts};
 pub use error::ProbeError;
@@ -35,6 +38,6 @@ pub use guest_views::GuestView;
 pub use kicks::KickMarks;
 pub use quotas::{QuotaEvent, QuotaTracer};
 pub use ring::RingCounters;
-pub use sampler::{Options, RecordBatch, Sampler, SamplingEvents, loaded_programs};
+pub use sampler::{Options, RecordBatch, Sampler, SamplingEvents, StackBytes, loaded_programs};
 pub use switches::{SwitchLinks, SwitchTracer};
 pub use vms::{FoundVm, MemorySlot, VcpuClock, VmFinder};

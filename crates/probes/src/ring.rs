@@ -57,6 +57,27 @@ impl Rings {
         Ok(())
     }
 
+    /// Appends `n` published records to `to`, from `skip` behind the tail on. Fewer if there are fewer.
+    pub(crate) fn copy(&self, cpu: usize, skip: usize, n: usize, to: &mut Vec<u8>) {
+        let ring = cpu * RING_BYTES;
+        let tail = self.heads.load(ring + RING_TAIL).wrapping_add(skip as u64);
+        let published = self.heads.load(ring + RING_HEAD).wrapping_sub(tail);
+        let n = published.min(n as u64);
+        for (slot, n) in runs(tail, tail.wrapping_add(n), self.slots) {
+            let first = cpu * self.slots + slot;
+            let (offset, len) = (first * self.record_bytes, n * self.record_bytes);
+            // SAFETY: these slots lie between tail and head, and the tail moves only in `release`.
+            to.extend_from_slice(unsafe { self.records.published(offset, len) });
+        }
+    }
+
+    /// The kernel may write again where the first `n` records were.
+    pub(crate) fn release(&self, cpu: usize, n: usize) {
+        let tail = cpu * RING_BYTES + RING_TAIL;
+        let moved = self.heads.load(tail).wrapping_add(n as u64);
+        self.heads.word(tail).store(moved, Ordering::Release);
+    }
+
     pub(crate) fn counters(&self, cpu: usize) -> RingCounters {
         let ring = cpu * RING_BYTES;
         RingCounters {

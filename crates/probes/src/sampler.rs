@@ -2,19 +2,21 @@
 
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{Link, Object};
 use model::{GuestCode, Tid, Trigger, Vendor};
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
-use crate::abi::{RINGS, RawStack, SAMPLE_BYTES, STACK_BYTES};
+use crate::abi::{CHUNK_BYTES, RINGS, RawStack, SAMPLE_BYTES, STACK_BYTES, chunks_of};
 use crate::found::{self, FOUND_BYTES, FoundVcpu};
 use crate::guest_views::{CODE_BYTES, CODE_SLOTS, GuestView, GuestViews, decode_code};
 use crate::perf::Event;
 use crate::ring::{RingCounters, Rings};
 use crate::vcpus::VcpuTable;
 use crate::{MemorySlot, ProbeError, iter, object};
+
 use bpf::Mapped;
 
 /// The sampling programs, of which one is loaded: with and without typed access to KVM's variables.
@@ -34,6 +36,20 @@ const PROGRAMS: [&str; 9] = [
     "find_clocks",
 ];
 
+/// `CHUNK_SLOTS` and `STACK_DEPTHS`.
+const CHUNK_SLOTS: usize = 2048;
+const STACK_DEPTHS: usize = 4096;
+/// Chunks of a user stack beyond the first at most: 8 KiB.
+const MAX_MORE_CHUNKS: u32 = 8;
+
+/// `STACK_DEPTH_OF`: the element of a thread.
+fn stack_depth_of(cr3: u64, tid: u32) -> usize {
+    // PTI sets bit 12 in user mode.
+    let tables = (cr3 >> 13) as u32;
+    let hash = tables.wrapping_mul(0x9e37_79b1) ^ tid.wrapping_mul(0x85eb_ca6b);
+    (hash >> 20) as usize
+}
+
 /// What to sample, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -43,7 +59,7 @@ pub struct Options {
     pub period: u64,
     /// Slots per CPU; rounded up to a power of two.
     pub slots: u32,
-    /// Host call stacks by frame pointers.
+    /// Call stacks: the host's by frame pointers, and what guests' are unwound from.
     pub call_graph: bool,
     pub vendor: Vendor,
 }
@@ -52,7 +68,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Sampler {
     rings: Rings,
-    stacks: Option<Mapped>,
+    stacks: Option<Stacks>,
     codes: Rings,
     vcpus: VcpuTable,
     views: GuestViews,
@@ -62,24 +78,54 @@ pub struct Sampler {
     options: Options,
 }
 
+/// Call stacks of samples.
+#[derive(Debug)]
+struct Stacks {
+    /// `struct stack`, a slot for each sample's.
+    slots: Mapped,
+    /// Pieces of guests' stacks.
+    chunks: Rings,
+    /// A byte for each element: how much of a thread's stack is copied.
+    depths: Mapped,
+}
+
 /// A run of consecutive records of one CPU.
 #[derive(Debug)]
 pub struct RecordBatch<'a> {
     /// The records (`struct sample` of bpf/abi/sample.h).
     pub records: &'a [u8],
-    stacks: Option<&'a [u8]>,
+    stacks: Option<StackBytes<'a>>,
+}
+
+/// The bytes of call stacks.
+#[derive(Debug, Clone, Copy)]
+pub struct StackBytes<'a> {
+    /// `struct stack` for each record.
+    pub stacks: &'a [u8],
+    /// `struct stack_chunk`, in the records' order.
+    pub chunks: &'a [u8],
+}
+
+impl<'a> StackBytes<'a> {
+    /// Those of the first `n` records, and of the others.
+    fn split_at(self, n: usize) -> (Self, Self) {
+        let (stacks, later) = self.stacks.split_at(n * STACK_BYTES);
+        let n_chunks: usize = stacks.chunks_exact(STACK_BYTES).map(chunks_of).sum();
+        let (chunks, later_chunks) = self.chunks.split_at(n_chunks * CHUNK_BYTES);
+        (Self { stacks, chunks }, Self { stacks: later, chunks: later_chunks })
+    }
 }
 
 impl<'a> RecordBatch<'a> {
     /// Records and, when call graphs are on, the bytes of their stacks.
     #[must_use]
-    pub fn new(records: &'a [u8], stacks: Option<&'a [u8]>) -> Self {
+    pub fn new(records: &'a [u8], stacks: Option<StackBytes<'a>>) -> Self {
         Self { records, stacks }
     }
 
     /// The stacks' bytes, when call graphs are on.
     #[must_use]
-    pub fn stacks(&self) -> Option<&'a [u8]> {
+    pub fn stacks(&self) -> Option<StackBytes<'a>> {
         self.stacks
     }
 
@@ -87,17 +133,22 @@ impl<'a> RecordBatch<'a> {
     #[must_use]
     pub fn split_at(&self, n: usize) -> (Self, Self) {
         let (first, later) = self.records.split_at(n * SAMPLE_BYTES);
-        let stacks = self.stacks.map(|stacks| stacks.split_at(n * STACK_BYTES));
+        let stacks = self.stacks.map(|stacks| stacks.split_at(n));
         (
             Self { records: first, stacks: stacks.map(|(first, _)| first) },
             Self { records: later, stacks: stacks.map(|(_, later)| later) },
         )
     }
 
-    /// The call stack of record `i`, when call graphs are on.
-    #[must_use]
-    pub fn stack(&self, i: usize) -> Option<RawStack<'a>> {
-        self.stacks.map(|stacks| RawStack(&stacks[i * STACK_BYTES..(i + 1) * STACK_BYTES]))
+    /// The call stacks of the records, in their order, when call graphs are on.
+    pub fn each_stack(&self) -> impl Iterator<Item = RawStack<'a>> {
+        let StackBytes { stacks, chunks: mut left } =
+            self.stacks.unwrap_or(StackBytes { stacks: &[], chunks: &[] });
+        stacks.chunks_exact(STACK_BYTES).map(move |stack| {
+            let (chunks, rest) = left.split_at((chunks_of(stack) * CHUNK_BYTES).min(left.len()));
+            left = rest;
+            RawStack { stack, chunks }
+        })
     }
 }
 
@@ -140,15 +191,30 @@ impl Sampler {
         let n_stacks = if options.call_graph { n_slots } else { 1 };
         let mut open = object::open(bpf::SAMPLER)?;
         let codes = u32::try_from(n_codes).unwrap_or(u32::MAX);
-        let sizes = [("samples", n_slots), ("stacks", n_stacks), ("guest_codes", codes)];
+        let n_chunks = if options.call_graph { n_rings as usize * CHUNK_SLOTS } else { 1 };
+        let chunks = u32::try_from(n_chunks).unwrap_or(u32::MAX);
+        let sizes = [
+            ("samples", n_slots),
+            ("stacks", n_stacks),
+            ("stack_chunks", chunks),
+            ("guest_codes", codes),
+        ];
         object::configure(&mut open, &sizes, &config(options, slots))?;
         object::leave_out(&mut open, if program == TYPED { PROBING } else { TYPED });
         let object = object::load(open)?;
         let stack_bytes = n_stacks as usize * STACK_BYTES;
-        let stacks = options
-            .call_graph
-            .then(|| object::memory(&object, "stacks", stack_bytes))
-            .transpose()?;
+        let stacks = || -> Result<Stacks, ProbeError> {
+            let chunks = Rings {
+                heads: object::memory(&object, ".bss.chunks", object::RING_HEADS_BYTES)?,
+                records: object::memory(&object, "stack_chunks", n_chunks * CHUNK_BYTES)?,
+                record_bytes: CHUNK_BYTES,
+                slots: CHUNK_SLOTS,
+            };
+            let slots = object::memory(&object, "stacks", stack_bytes)?;
+            let depths = object::memory(&object, ".bss.depths", STACK_DEPTHS)?;
+            Ok(Stacks { slots, chunks, depths })
+        };
+        let stacks = options.call_graph.then(stacks).transpose()?;
         let rings = Rings {
             heads: object::memory(&object, RINGS, object::RING_HEADS_BYTES)?,
             records: object::memory(&object, "samples", n_slots as usize * SAMPLE_BYTES)?,
@@ -243,14 +309,25 @@ impl Sampler {
         cpu: u32,
         mut take: impl FnMut(RecordBatch<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
+        let Some(Stacks { slots, chunks: rings, .. }) = &self.stacks else {
+            return self
+                .rings
+                .drain(cpu as usize, |_, records| take(RecordBatch::new(records, None)));
+        };
+        let mut n_taken = 0;
+        let mut chunks = Vec::new();
         self.rings.drain(cpu as usize, |slot, records| {
             let n = records.len() / SAMPLE_BYTES;
-            let stacks = self.stacks.as_ref().map(|stacks| {
-                // SAFETY: of the same slots as the records; a stack is written before the ring's head moves.
-                unsafe { stacks.published(slot * STACK_BYTES, n * STACK_BYTES) }
-            });
-            take(RecordBatch::new(records, stacks))
-        })
+            // SAFETY: of the same slots as the records; a stack is written before the ring's head moves.
+            let stacks = unsafe { slots.published(slot * STACK_BYTES, n * STACK_BYTES) };
+            let n_chunks = stacks.chunks_exact(STACK_BYTES).map(chunks_of).sum();
+            chunks.clear();
+            rings.copy(cpu as usize, n_taken, n_chunks, &mut chunks);
+            n_taken += n_chunks;
+            take(RecordBatch::new(records, Some(StackBytes { stacks, chunks: &chunks })))
+        })?;
+        rings.release(cpu as usize, n_taken);
+        Ok(())
     }
 
     /// Hands out the code of guests that samples on `cpu` hit first since the last call, with the number of the vCPU. What
@@ -263,6 +340,25 @@ impl Sampler {
             }
             Ok::<(), std::convert::Infallible>(())
         });
+    }
+
+    /// From now on more is copied of the stack of this thread of a guest: the last one was cut short.
+    pub fn copy_more(&self, cr3: u64, tid: u32) {
+        let Some(stacks) = &self.stacks else { return };
+        let element = stack_depth_of(cr3, tid);
+        let word = stacks.depths.half_word(element & !3);
+        let shift = 8 * (element & 3);
+        let now = word.load(Ordering::Relaxed);
+        let depth = now >> shift & 0xff;
+        let more = (2 * depth).clamp(1, MAX_MORE_CHUNKS);
+        word.store(now & !(0xff << shift) | more << shift, Ordering::Relaxed);
+    }
+
+    /// Pieces of guests' stacks that found no room on `cpu` so far.
+    #[must_use]
+    pub fn chunks_dropped(&self, cpu: u32) -> u64 {
+        let stacks = self.stacks.as_ref();
+        stacks.map_or(0, |stacks| stacks.chunks.counters(cpu as usize).dropped)
     }
 
     /// What `cpu`'s ring has seen so far.

@@ -35,7 +35,10 @@ pub(crate) fn cost(tables: &Tables) -> usize {
 
 /// Size of the tables without an owner.
 fn others(tables: &Tables) -> usize {
-    let stacks = tables.stacks.iter().map(|s| ROW + VALUE * (s.kernel.len() + s.user.len()));
+    let stacks = tables.stacks.iter().map(|stack| {
+        let of_guest = stack.guest.kernel.len() + stack.guest.user.len();
+        ROW + VALUE * (stack.kernel.len() + stack.user.len() + of_guest)
+    });
     let rows = ROW * (tables.vms.len() + tables.vcpus.len());
     let memory = tables.memory.iter().map(|row| match &row.found {
         NumaReading::OnNode { .. } => ROW,

@@ -1,6 +1,6 @@
 //! The spools of a recording: of each CPU's samples, of the switch events of vCPUs' threads, and of call stacks.
 
-use model::{HostNs, HostVirt, Sample, Stack, Switch};
+use model::{GuestStack, GuestVirt, HostNs, HostVirt, Sample, Stack, StackEnd, Switch};
 
 use crate::abi::{RECORD_SIZE, decode, time_of};
 use crate::error::Error;
@@ -118,27 +118,34 @@ impl Codec for SwitchCodec {
     }
 }
 
-/// Stacks, which have no time: per stack the lengths of its halves, then their addresses.
+/// Stacks, which have no time: per stack the lengths of its parts and how the guest's end, then their addresses.
 #[derive(Debug)]
 pub(crate) enum StackCodec {}
 
-/// Addresses of one half of a stack at most.
-const DEPTH: usize = 1024;
+/// Addresses of one part of a stack at most.
+const DEPTH: usize = 512;
+/// Of `Stack`: of the host's kernel and user, of the guest's kernel and user.
+const PARTS: usize = 4;
 
 impl Codec for StackCodec {
     type Record = Stack;
     type Item = Stack;
     type Before = ();
-    const KIND: [u8; 4] = *b"VST2";
-    const OLDER: &[[u8; 4]] = &[*b"VST1"];
-    const BYTES: usize = 8 * (1 + 2 * DEPTH);
+    const KIND: [u8; 4] = *b"VST3";
+    const OLDER: &[[u8; 4]] = &[*b"VST1", *b"VST2"];
+    const BYTES: usize = 8 * (2 + PARTS * DEPTH);
     const RECORDS: usize = 1024;
 
     fn encode(stack: &Stack, (): &mut (), room: &mut [u8]) -> usize {
-        let halves = [&stack.kernel, &stack.user].map(|half| &half[..half.len().min(DEPTH)]);
-        let [kernel, user] = halves.map(|half| u64::from(crate::blocks::length(half.len())));
-        let addresses = halves.into_iter().flatten().map(|address| address.0);
-        let words = std::iter::once(kernel | user << 32).chain(addresses);
+        let GuestStack { kernel, kernel_end, user, user_end } = &stack.guest;
+        let of_host = [&stack.kernel, &stack.user].map(|part| &part[..part.len().min(DEPTH)]);
+        let of_guest = [kernel, user].map(|part| &part[..part.len().min(DEPTH)]);
+        let lengths = of_host.map(<[_]>::len).into_iter().chain(of_guest.map(<[_]>::len));
+        let lengths = lengths.zip(0..).map(|(length, n)| (length as u64) << (16 * n)).sum();
+        let ends = u64::from(end_code(*kernel_end)) | u64::from(end_code(*user_end)) << 8;
+        let addresses = of_host.into_iter().flatten().map(|address| address.0);
+        let addresses = addresses.chain(of_guest.into_iter().flatten().map(|address| address.0));
+        let words = [lengths, ends].into_iter().chain(addresses);
         let (places, _) = room.as_chunks_mut::<8>();
         let put = |(place, word): (&mut [u8; 8], u64)| *place = word.to_le_bytes();
         8 * places.iter_mut().zip(words).map(put).count()
@@ -146,13 +153,27 @@ impl Codec for StackCodec {
 
     fn decode(bytes: &mut &[u8], _: Place, (): &mut ()) -> Option<Stack> {
         let mut words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-        let lengths = words.next()?;
-        let mut half = |length: u64| -> Option<Vec<HostVirt>> {
-            (0..length).map(|_| words.next().map(HostVirt)).collect()
+        let (lengths, ends) = (words.next()?, words.next()?.to_le_bytes());
+        let mut n_words = 2;
+        let mut part = |n: usize| -> Option<Vec<u64>> {
+            let length = usize::try_from(lengths >> (16 * n) & 0xffff).ok()?;
+            n_words += length;
+            (0..length).map(|_| words.next()).collect()
         };
-        let (kernel, user) = (half(lengths & 0xffff_ffff)?, half(lengths >> 32)?);
-        *bytes = &bytes[8 * (1 + kernel.len() + user.len())..];
-        Some(Stack { kernel, user })
+        let host = |part: Vec<u64>| part.into_iter().map(HostVirt).collect();
+        let guest = |part: Vec<u64>| part.into_iter().map(GuestVirt).collect();
+        let stack = Stack {
+            kernel: host(part(0)?),
+            user: host(part(1)?),
+            guest: GuestStack {
+                kernel: guest(part(2)?),
+                kernel_end: end_of_code(ends[0])?,
+                user: guest(part(3)?),
+                user_end: end_of_code(ends[1])?,
+            },
+        };
+        *bytes = &bytes[8 * n_words..];
+        Some(stack)
     }
 
     fn record_time(_: &Stack) -> HostNs {
@@ -161,5 +182,19 @@ impl Codec for StackCodec {
 
     fn time(_: &Stack) -> HostNs {
         HostNs(0)
+    }
+}
+
+/// 0 stands for none.
+fn end_code(end: Option<StackEnd>) -> u8 {
+    let code = (1..).zip(StackEnd::ALL).find(|(_, known)| Some(*known) == end);
+    code.map_or(0, |(code, _)| code)
+}
+
+/// `None`: there is no such code.
+fn end_of_code(code: u8) -> Option<Option<StackEnd>> {
+    match usize::from(code).checked_sub(1) {
+        None => Some(None),
+        Some(place) => StackEnd::ALL.get(place).copied().map(Some),
     }
 }

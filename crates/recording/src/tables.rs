@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use model::{
-    BuildId, Clock, CpuId, CpuNode, Cr3, ExitCount, Guest, GuestVirt, HostNs, HostVirt, Image,
-    ImageId, ImageKind, KernelStack, Mapping, Module, ModuleId, NumaReading, Owner, Pid,
-    QuotaMember, Stack, Symbol, SymbolName, Tables, Thread, ThrottledQueue, Throttling, Tid, Vcpu,
-    VcpuId, Vm, VmId, VmLabels, VmMemory,
+    BuildId, Clock, CpuId, CpuNode, Cr3, ExitCount, Guest, GuestStack, GuestVirt, HostNs, HostVirt,
+    Image, ImageId, ImageKind, KernelStack, Mapping, Module, ModuleId, NumaReading, Owner, Pid,
+    QuotaMember, Stack, StackEnd, Symbol, SymbolName, Tables, Thread, ThrottledQueue, Throttling,
+    Tid, Vcpu, VcpuId, Vm, VmId, VmLabels, VmMemory,
 };
 
 use crate::columns::{Budget, Table, Text, WHOLE_TABLES, read_table, table, write_table};
@@ -337,9 +337,20 @@ table! {
         id: u32 = number,
         kernel: Vec<HostVirt> = stack.kernel.clone(),
         user: Vec<HostVirt> = stack.user.clone(),
+        guest_kernel: Vec<GuestVirt> [added] = stack.guest.kernel.clone(),
+        guest_kernel_end: Option<StackEnd> [added] = stack.guest.kernel_end,
+        guest_user: Vec<GuestVirt> [added] = stack.guest.user.clone(),
+        guest_user_end: Option<StackEnd> [added] = stack.guest.user_end,
     }
     read |row, columns| {
-        check_id(*id, row).map(|()| Stack { kernel: kernel.clone(), user: user.clone() })
+        check_id(*id, row)?;
+        let guest = GuestStack {
+            kernel: guest_kernel.clone(),
+            kernel_end: *guest_kernel_end,
+            user: guest_user.clone(),
+            user_end: *guest_user_end,
+        };
+        Ok(Stack { kernel: kernel.clone(), user: user.clone(), guest })
     }
 }
 
@@ -504,7 +515,12 @@ mod test {
             offset: 0,
             module: ModuleId(0),
         };
-        let stack = |n| Stack { kernel: vec![HostVirt(n); 30], user: vec![HostVirt(n)] };
+        let guest = GuestStack::default();
+        let stack = |n| Stack {
+            kernel: vec![HostVirt(n); 30],
+            user: vec![HostVirt(n)],
+            guest: guest.clone(),
+        };
         let tables = Tables {
             modules: (0..1000).map(module).collect(),
             images: (0..1000).map(image).collect(),

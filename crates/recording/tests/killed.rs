@@ -33,7 +33,11 @@ fn while_sampling() {
     let writer = spool(&path, &header, &cpus);
     writer.switch_spool().unwrap().append(&small_switches()[0]).unwrap();
     let mut stacks = writer.stack_spool().unwrap();
-    let stack = |n| Stack { kernel: vec![model::HostVirt(n)], user: vec![model::HostVirt(n); 3] };
+    let stack = |n| Stack {
+        kernel: vec![model::HostVirt(n)],
+        user: vec![model::HostVirt(n); 3],
+        ..Stack::default()
+    };
     stacks.append(&[stack(1), stack(2)]).unwrap();
     stacks.append(&[stack(3)]).unwrap();
     drop(writer);

@@ -3,7 +3,7 @@
 use model::{ModuleId, Sample, Tables, VcpuState};
 use rustc_hash::FxHashSet;
 
-use crate::resolver::{CallStackKey, CodeRef, Resolver};
+use crate::resolver::{CallStackKey, CodeRef, Resolver, SampleSite};
 
 /// Collects the distinct (module, offset) that a recording's samples hit, callers included, by the
 /// same look-up that names them later.
@@ -37,15 +37,18 @@ impl<'t> Addresses<'t> {
         // Where the guest left it: reports of exits name that code.
         if let VcpuState::Vmm(vcpu) = sample.vcpu {
             let exit = Sample { vcpu: VcpuState::Guest(vcpu), ..*sample };
-            self.add_place(self.resolver.locate(&exit).code);
+            let located = self.resolver.locate(&exit);
+            self.add_place(located.code);
+            self.add_callers(&exit, &located);
         }
-        let of_host = matches!(sample.vcpu, VcpuState::None | VcpuState::Vmm(_));
-        if of_host && sample.stack.is_some() {
-            let key = Resolver::call_stack_key(sample, &located);
-            if self.stacks.insert(key) {
-                for place in self.resolver.call_stack(sample, &located) {
-                    self.add_place(place);
-                }
+        self.add_callers(sample, &located);
+    }
+
+    fn add_callers(&mut self, sample: &Sample, located: &SampleSite) {
+        let key = Resolver::call_stack_key(sample, located);
+        if sample.stack.is_some() && self.stacks.insert(key) {
+            for place in self.resolver.call_stack(sample, located) {
+                self.add_place(place);
             }
         }
     }

@@ -12,8 +12,9 @@
 //! process' CR3, but no other task has its stack.
 
 use model::{
-    Cr3, Guest, GuestTask, HostMode, HostNs, HostVirt, Image, ImageId, ImageKind, KernelStack,
-    ModuleId, Owner, Pid, Sample, StackId, SymbolName, Tables, Tid, VcpuSample, VcpuState, VmId,
+    Cr3, Guest, GuestStack, GuestTask, HostMode, HostNs, HostVirt, Image, ImageId, ImageKind,
+    KernelStack, ModuleId, Owner, Pid, Sample, StackEnd, StackId, SymbolName, Tables, Tid,
+    VcpuSample, VcpuState, VmId,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -138,6 +139,8 @@ pub enum CodeName {
 /// Why something has no name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UnresolvedReason {
+    /// In the place of the frames that a guest's call stack lacks.
+    StackEnds(StackEnd),
     /// The VM gave no map.
     NoGuestMap(VmId),
     /// A guest was interrupted whose vCPU the collector had not found yet.
@@ -239,7 +242,8 @@ impl<'t> Resolver<'t> {
         Code { module: Some(module), offset, name: self.name(module, offset) }
     }
 
-    /// The call stack of a host sample, innermost first, beginning with the sampled address.
+    /// The call stack of a sample, innermost first, beginning with the sampled address: a guest's where the guest was
+    /// interrupted, else the host's. A guest's stack that is not whole has the reason in the place of what is missing.
     ///
     /// A caller is looked up at its return address - 1: the call may be a function's last
     /// instruction. The innermost user address below a kernel stack is not a return address (it is
@@ -249,6 +253,10 @@ impl<'t> Resolver<'t> {
         let Some(stack) = sample.stack.and_then(|id| self.tables.stacks.get(id.index())) else {
             return frames;
         };
+        if let VcpuState::Guest(_) = sample.vcpu {
+            self.add_guest_callers(&mut frames, sample, located, &stack.guest);
+            return frames;
+        }
         let kernel = sample.host_mode == HostMode::Kernel;
         let user = |ip| user_code(located.process, ip);
         let caller = |ip: &HostVirt| HostVirt(ip.0.wrapping_sub(1));
@@ -264,10 +272,30 @@ impl<'t> Resolver<'t> {
         frames
     }
 
+    fn add_guest_callers(
+        &self,
+        frames: &mut Vec<CodeRef>,
+        sample: &Sample,
+        located: &SampleSite,
+        stack: &GuestStack,
+    ) {
+        let Some(VmRef::Known(vm)) = located.vm else { return };
+        let end = |end: Option<StackEnd>| {
+            let end = end.filter(|end| !end.is_whole())?;
+            Some(CodeRef::Nowhere(UnresolvedReason::StackEnds(end)))
+        };
+        let kernel = stack.kernel.iter();
+        frames.extend(kernel.map(|ip| self.kernel_code(Owner::Vm(vm), ip.0, sample.time)));
+        frames.extend(end(stack.kernel_end));
+        frames.extend(stack.user.iter().map(|ip| user_code(located.process, ip.0)));
+        frames.extend(end(stack.user_end));
+    }
+
     /// What tells two samples' call stacks apart: equal keys, equal `call_stack`.
     pub fn call_stack_key(sample: &Sample, located: &SampleSite) -> CallStackKey {
         CallStackKey {
             leaf: sample.host_ip,
+            code: located.code,
             mode: sample.host_mode,
             stack: sample.stack,
             process: located.process,
@@ -305,6 +333,7 @@ impl<'t> Resolver<'t> {
             UnresolvedReason::NoMappings => "the process' mappings are not known",
             UnresolvedReason::NotMapped => "no module mapped at the address",
             UnresolvedReason::NotLookedUp => "address not looked up while recording",
+            UnresolvedReason::StackEnds(end) => return format!("callers are missing: {end}"),
         };
         text.to_owned()
     }
@@ -457,6 +486,7 @@ impl Code {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallStackKey {
     leaf: HostVirt,
+    code: CodeRef,
     mode: HostMode,
     stack: Option<StackId>,
     process: ProcessRef,

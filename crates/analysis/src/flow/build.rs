@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  outermost first
-//!  guest sample, unified and guest view:  [vm] process function
+//!  guest sample, unified and guest view:  [vm] process user-callers... kernel-callers... function
 //!  guest sample, host view:               [vm]
 //!  host sample:                           process user-callers... kernel-callers... function
 //!  idle sample:                           [idle] kernel-callers... function
@@ -111,14 +111,13 @@ impl<'r> FlowBuilder<'r> {
     }
 
     fn stack(&mut self, sample: &Sample, located: &SampleSite) -> u32 {
-        let has_callers = !located.level.is_guest() && sample.stack.is_some();
-        let callers = has_callers.then(|| Resolver::call_stack_key(sample, located));
+        let callers = sample.stack.is_some().then(|| Resolver::call_stack_key(sample, located));
         let key = (located.level, located.vm, located.process, located.code, callers);
         if let Some(stack) = self.stack_of.get(&key) {
             return *stack;
         }
         let frames = match located.level.is_guest() {
-            true => self.guest_frames(located),
+            true => self.guest_frames(sample, located),
             false => self.host_frames(sample, located),
         };
         let stack = self.stacks.intern(frames);
@@ -126,14 +125,15 @@ impl<'r> FlowBuilder<'r> {
         stack
     }
 
-    fn guest_frames(&mut self, located: &SampleSite) -> Vec<u32> {
+    fn guest_frames(&mut self, sample: &Sample, located: &SampleSite) -> Vec<u32> {
         let name = located.vm.map_or_else(|| UNKNOWN.to_owned(), |vm| self.namer.vm(vm));
         let mut frames = vec![self.plain_frame(FrameKind::Vm, format!("[{name}]"))];
         // A VM that can't be looked into is one frame.
         if !matches!(located.process, ProcessRef::Vm(_)) {
             let (process, _) = self.namer.process(located.process);
             frames.push(self.plain_frame(FrameKind::Process, process));
-            frames.push(self.code_frame(located, located.code));
+            let call_stack = self.resolver.call_stack(sample, located);
+            frames.extend(call_stack.into_iter().rev().map(|at| self.code_frame(located, at)));
         }
         frames
     }
@@ -176,9 +176,14 @@ impl<'r> FlowBuilder<'r> {
         })
     }
 
-    /// A host call stack has kernel frames on top of user frames.
+    /// A call stack has kernel frames on top of user frames.
     fn kind(&self, located: &SampleSite, at: CodeRef) -> FrameKind {
         match (located.level, at) {
+            (Level::GuestKernel, CodeRef::Image(image, _))
+                if ProcessRef::Image(image) == located.process =>
+            {
+                FrameKind::GuestUser
+            }
             (Level::GuestKernel, _) => FrameKind::GuestKernel,
             (Level::GuestUser | Level::GuestUnknown, _) => FrameKind::GuestUser,
             (Level::HostUser, _) => FrameKind::HostUser,

@@ -101,6 +101,7 @@ pub(crate) fn tables() -> Tables {
     tables.stacks = vec![Stack {
         kernel: virt(&[0xffff_ffff_c000_0050, 0xffff_ffff_c000_0070, 0xffff_ffff_8100_0300]),
         user: virt(&[0x5010, 0x5020]),
+        ..Stack::default()
     }];
     tables
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use api::guest::{MAX_CODES, ModuleSymbols};
+use api::guest::{MAX_CODES, ModuleSymbols, StackSample, UnwoundStack};
 use model::{GuestCode, HostNs, VmId};
 use probes::{GuestView, MemorySlot};
 
@@ -23,6 +23,7 @@ pub(super) enum Order {
         handle: Handle,
     },
     Symbols(SymbolOrder),
+    Unwind(UnwindOrder),
     /// Look for changes.
     Wake,
 }
@@ -41,6 +42,15 @@ pub(super) struct SymbolOrder {
     pub(super) session: u32,
     pub(super) modules: Vec<u32>,
     pub(super) answer: std::sync::mpsc::SyncSender<ModuleSymbols>,
+}
+
+/// Which stacks to unwind. Without an answer the receiver sees its sender go.
+#[derive(Debug)]
+pub(super) struct UnwindOrder {
+    pub(super) samples: Vec<StackSample>,
+    /// The receiver waits no longer.
+    pub(super) until: Instant,
+    pub(super) answer: std::sync::mpsc::SyncSender<Vec<UnwoundStack>>,
 }
 
 /// A worker's end.

@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use api::guest::{CpuTask, CurrentTasks, GuestMap, GuestModule, Pace};
+use api::guest::{
+    CpuTask, CurrentTasks, GuestMap, GuestModule, MAX_REQUEST_BYTES, MAX_STACKS, Pace, StackSample,
+    UnwoundStack,
+};
 use guest::{Channel, Limits, LogStart, Session, SessionError};
 use host::vms::VmProcess;
 use model::{Budget, BuildId, HostNs};
 use probes::{GuestView, MemorySlot};
 use symbols::{GuestChild, Store};
 
-use super::inbox::{GuestTasks, Inbox, Order, SymbolOrder, WakeReason};
+use super::inbox::{GuestTasks, Inbox, Order, SymbolOrder, UnwindOrder, WakeReason};
 use super::{Answer, Answered, Asker, GuestReport, Log, MEMORY, MemoryFinder, channel, via};
 use crate::lock::PortLock;
 use crate::{GuestError, Roots};
@@ -46,6 +49,9 @@ const LAST_TRY_AT_LEAST: Duration = Duration::from_secs(1);
 
 /// Interval at which a wait for a late answer looks for orders.
 const LATE_SLICE: Duration = Duration::from_secs(1);
+
+/// Bytes of stacks in one request: `MAX_REQUEST_BYTES`, with room for the rest.
+const UNWIND_BYTES: usize = MAX_REQUEST_BYTES - (1 << 16);
 
 /// No time limit: wait for the next order.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
@@ -165,6 +171,7 @@ impl Worker {
                     self.answer_current();
                 }
                 WakeReason::Order(Order::Symbols(order)) => self.send_symbols(order),
+                WakeReason::Order(Order::Unwind(order)) => self.unwind(order),
                 WakeReason::Order(Order::Wake) | WakeReason::Time => {
                     if is_there && due <= Instant::now() {
                         self.pause = self.ask();
@@ -450,6 +457,48 @@ impl Worker {
         }
     }
 
+    /// Unwinds stacks, as many at a time as fit into a request.
+    fn unwind(&mut self, order: UnwindOrder) {
+        let UnwindOrder { samples, until, answer } = order;
+        if self.via != MEMORY || self.inbox.is_gone() || until <= Instant::now() {
+            return;
+        }
+        let Some(mut session) = self.session.take() else { return };
+        match self.unwind_over(&mut session, samples, until) {
+            Ok(stacks) => {
+                self.session = Some(session);
+                // The receiver may be gone.
+                let _ = answer.send(stacks);
+            }
+            Err(error) => self.lose(error.into()),
+        }
+    }
+
+    fn unwind_over(
+        &mut self,
+        session: &mut Session,
+        samples: Vec<StackSample>,
+        until: Instant,
+    ) -> Result<Vec<UnwoundStack>, SessionError> {
+        // A process that was sampled for the first time has no mappings yet.
+        self.send_codes(session)?;
+        let mut stacks = Vec::with_capacity(samples.len());
+        let mut left = samples.into_iter().peekable();
+        // Answers come in time or not at all: those of the others are late.
+        while left.peek().is_some() && Instant::now() < until {
+            let mut room = UNWIND_BYTES;
+            let mut batch = Vec::new();
+            while batch.len() < MAX_STACKS
+                && let Some(sample) = left.next_if(|sample| n_bytes(sample) <= room)
+            {
+                room -= n_bytes(&sample);
+                batch.push(sample);
+            }
+            stacks.extend(session.unwind(batch, self.limits.time)?);
+        }
+        Ok(stacks)
+    }
+
     /// Takes an order that has come, if none is held. `false`: the last receiver is gone.
     fn hold_order(&mut self) -> bool {
         if self.held.is_none() {
@@ -489,7 +538,7 @@ impl Worker {
                     return false;
                 }
                 // The caller goes without symbols.
-                Some((Order::Symbols(_) | Order::Wake, _)) | None => {}
+                Some((Order::Symbols(_) | Order::Unwind(_) | Order::Wake, _)) | None => {}
             }
             !self.inbox.is_gone()
         }
@@ -558,6 +607,12 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// Bytes of a sample in a request, at most.
+fn n_bytes(sample: &StackSample) -> usize {
+    const OF_REGISTERS: usize = 256;
+    OF_REGISTERS + sample.copies.iter().map(|copy| copy.bytes.len()).sum::<usize>()
 }
 
 /// Whether a file's symbols are known already.

@@ -1,17 +1,23 @@
 //! A session's windows: which records belong to which window, and the counters of each.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use model::{Counter, ExitCount, Header, HostNs, Switch, Trigger, Vcpu, VcpuId, Vm};
-use probes::{RecordBatch, RingCounters};
+use model::{Counter, ExitCount, Header, HostNs, StackEnd, Switch, Trigger, Vcpu, VcpuId, Vm};
+use probes::{RecordBatch, RingCounters, StackBytes};
 use recording::RECORD_SIZE;
 
 use super::Session;
 use crate::CollectError;
+use crate::guest_stacks::WaitingStack;
 use crate::resets::Resets;
 use crate::sink::Sink;
 use crate::throttling::Quotas;
 use crate::vm_table::VmTable;
+
+/// How long guests' stacks may take to be unwound: the rings fill meanwhile. After the end nothing does.
+const UNWIND_LIMIT: Duration = Duration::from_millis(500);
+const LAST_UNWIND_LIMIT: Duration = Duration::from_secs(5);
 
 /// What belongs to the window under way.
 #[derive(Debug, Default)]
@@ -44,7 +50,20 @@ struct KernelCounters {
 struct Carried {
     cpu_idx: usize,
     records: Vec<u8>,
-    stacks: Option<Vec<u8>>,
+    stacks: Option<CarriedStacks>,
+}
+
+/// Their call stacks.
+#[derive(Debug)]
+struct CarriedStacks {
+    stacks: Vec<u8>,
+    chunks: Vec<u8>,
+}
+
+impl CarriedStacks {
+    fn as_bytes(&self) -> StackBytes<'_> {
+        StackBytes { stacks: &self.stacks, chunks: &self.chunks }
+    }
 }
 
 /// What becomes of records from after a window's end.
@@ -114,13 +133,18 @@ impl Session {
             sink.samples(cpu_idx, &RecordBatch::new(records, drained.stacks()))
         };
         for Carried { cpu_idx, records, stacks } in std::mem::take(&mut window.carried) {
-            store(cpu_idx, &RecordBatch::new(&records, stacks.as_deref()))?;
+            store(
+                cpu_idx,
+                &RecordBatch::new(&records, stacks.as_ref().map(CarriedStacks::as_bytes)),
+            )?;
         }
         for (cpu_idx, cpu) in cpus.iter().enumerate() {
             self.sources.drain_samples(*cpu, &mut |drained| {
                 let (taken, later) = drained.split_at(n_until(drained.records, until));
                 if !later.records.is_empty() && after == LateRecords::Carry {
-                    let stacks = later.stacks().map(<[u8]>::to_vec);
+                    let stacks = later.stacks().map(|StackBytes { stacks, chunks }| {
+                        CarriedStacks { stacks: stacks.to_vec(), chunks: chunks.to_vec() }
+                    });
                     let records = later.records.to_vec();
                     window.carried.push(Carried { cpu_idx, records, stacks });
                 }
@@ -144,7 +168,20 @@ impl Session {
             sink.switches(&window.switches)?;
         }
         window.switches = later;
-        Ok(sink.polled()?)
+        let sources = &*self.sources;
+        let mut unwind = |waiting: Vec<WaitingStack>| {
+            let vm_of = |stack: &WaitingStack| Some(vcpus.get(stack.vcpu.index())?.vm);
+            let limit = if after == LateRecords::Carry { UNWIND_LIMIT } else { LAST_UNWIND_LIMIT };
+            let unwound = guests.unwind(&waiting, &vm_of, limit);
+            for (stack, unwound) in waiting.iter().zip(&unwound) {
+                let user = unwound.as_ref().and_then(|unwound| unwound.user.as_ref());
+                if user.is_some_and(|part| part.end == StackEnd::Cut) {
+                    sources.copy_more(stack.cr3, stack.tid);
+                }
+            }
+            unwound
+        };
+        Ok(sink.polled(&mut unwind)?)
     }
 
     pub(super) fn window_end(&mut self, exits: Vec<ExitCount>) -> WindowEnd {

@@ -121,7 +121,8 @@ fn name(images: Vec<ProcessImage>, stacks: &[UserStack], proc: &Path) -> NamedSt
 }
 
 fn addresses(stack: &UserStack) -> Stack {
-    Stack { kernel: Vec::new(), user: stack.addresses.iter().copied().map(HostVirt).collect() }
+    let user = stack.addresses.iter().copied().map(HostVirt).collect();
+    Stack { user, ..Stack::default() }
 }
 
 /// As if the program had been sampled there.

@@ -11,7 +11,7 @@ use linux::mappings::{self, Mapping};
 use linux::memory::{KernelMemory as _, PhysicalMemory};
 use linux::modules::{self, ModuleLayout, OrcPlace};
 use linux::page_cache::{CachedFile, PageCache};
-use linux::paging::AddressSpace;
+use linux::paging::{AddressSpace, PagingLevels};
 use linux::tasks::{self, Process, TaskKey, Walk};
 use linux::types::{MissingField, Types};
 use linux::vmcoreinfo::KERNEL_MAP;
@@ -97,7 +97,7 @@ impl Found {
             // Both are random.
             boot_id: format!("{page_offset:x}-{:x}", canary.unwrap_or(0)),
             init_task,
-            offsets: task_offsets(&tasks, &mappings, &files),
+            offsets: task_offsets(&tasks, &mappings, &files, kernel.layout.levels),
             tasks,
             mappings,
             files,
@@ -304,6 +304,7 @@ fn task_offsets(
     tasks: &tasks::Layout,
     mappings: &mappings::Layout,
     files: &files::Layout,
+    levels: PagingLevels,
 ) -> TaskOffsets {
     /// The longest field: a name.
     const FIELD_BYTES: u64 = 16;
@@ -333,6 +334,10 @@ fn task_offsets(
         file_inode: word(files.inode),
         file_pages: word(files.pages),
         task_bytes: word(last + FIELD_BYTES),
+        paging_levels: match levels {
+            PagingLevels::Four => 4,
+            PagingLevels::Five => 5,
+        },
     }
 }
 

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use model::{
     BuildId, CpuId, Cr3, GuestVirt, HostNs, HostVirt, ImageId, ImageKind, KernelStack, MachineId,
-    ModuleId, OffCpuReason, Owner, Pid, StackId, Tid, TraceEventTag, TraceStack, VcpuId, VmId,
+    ModuleId, OffCpuReason, Owner, Pid, StackEnd, StackId, Tid, TraceEventTag, TraceStack, VcpuId,
+    VmId,
 };
 use parquet::column::reader::{get_column_reader, get_typed_column_reader};
 use parquet::data_type::{
@@ -151,7 +152,7 @@ impl<T: Cell> Column for Vec<T> {
         let Stored { values, definition, repetition } = match index {
             Some(index) => load::<T::Data>(group, index, budget)?,
             None => {
-                Stored { values: Vec::new(), definition: vec![0; rows], repetition: Vec::new() }
+                Stored { values: Vec::new(), definition: vec![0; rows], repetition: vec![0; rows] }
             }
         };
         let mut loaded = Loaded {
@@ -276,6 +277,9 @@ scalar!(TraceEventTag, ByteArrayType, Text, |tag| word(tag.name()), |name| {
     TraceEventTag::from_name(name.as_utf8().ok()?)
 });
 words!(ImageKind: Kernel "kernel", Process "process",);
+scalar!(StackEnd, ByteArrayType, Text, |end| word(end.name()), |name| {
+    StackEnd::from_name(name.as_utf8().ok()?)
+});
 scalar!(OffCpuReason, ByteArrayType, Text, |reason| word(reason.name()), |name| {
     OffCpuReason::from_name(name.as_utf8().ok()?)
 });

@@ -97,7 +97,11 @@ impl Wild {
                     _ => SymbolName::Unreadable(wild.text()),
                 },
             }),
-            stacks: self.rows(|wild, _| Stack { kernel: wild.addresses(), user: wild.addresses() }),
+            stacks: self.rows(|wild, _| Stack {
+                kernel: wild.addresses(),
+                user: wild.addresses(),
+                guest: wild.guest_stack(),
+            }),
             vms,
             vcpus,
             images,
@@ -285,6 +289,13 @@ impl Wild {
 
     fn addresses(&mut self) -> Vec<HostVirt> {
         (0..self.below(5)).map(|_| HostVirt(self.u64())).collect()
+    }
+
+    fn guest_stack(&mut self) -> GuestStack {
+        let mut addresses = || self.addresses().into_iter().map(|it| GuestVirt(it.0)).collect();
+        let (kernel, user) = (addresses(), addresses());
+        let mut end = || self.maybe(|wild| StackEnd::ALL[wild.below(StackEnd::ALL.len()) as usize]);
+        GuestStack { kernel, kernel_end: end(), user, user_end: end() }
     }
 
     pub(crate) fn text(&mut self) -> String {
@@ -597,6 +608,12 @@ fn small_tables() -> Tables {
         stacks: vec![Stack {
             kernel: vec![HostVirt(0xffff_ffff_8100_0010), HostVirt(0xffff_ffff_8100_0020)],
             user: vec![],
+            guest: GuestStack {
+                kernel: vec![],
+                kernel_end: None,
+                user: vec![GuestVirt(0x40_1136)],
+                user_end: Some(StackEnd::Cut),
+            },
         }],
     }
 }

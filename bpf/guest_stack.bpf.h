@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What a guest's call stack is unwound from, copied while its vCPU stands still: registers, the top of its kernel stack, and
+ * that of its user stack. Pages are found by the guest's own page tables, in the VM's memory.
+ *
+ * The guest chooses tables and stack pointers. At worst its own rows are wrong: each address is looked up in the VM's memory
+ * slots, and what is not there ends the copy. */
+#ifndef VMSCOPE_GUEST_STACK_BPF_H
+#define VMSCOPE_GUEST_STACK_BPF_H
+
+#include "guest_task.bpf.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* user space: CPUs * CHUNK_SLOTS */
+	__type(key, __u32);
+	__type(value, struct stack_chunk);
+} stack_chunks SEC(".maps");
+
+struct ring chunk_rings[MAX_CPUS] SEC(".bss.chunks");
+
+/* Written by user space. */
+__u8 stack_depths[STACK_DEPTHS] SEC(".bss.depths");
+
+/* Page-table entries (Intel SDM vol. 3, 4.5). */
+#define ENTRY_PRESENT 0x1
+#define ENTRY_IS_PAGE 0x80 /* of 2 MiB or 1 GiB */
+#define ENTRY_ADDRESS 0x000ffffffffff000ull
+#define GUEST_PAGE_SHIFT 12
+#define GUEST_PAGE_BYTES 4096
+#define LEVEL_BITS 9
+#define MOST_LEVELS 5
+
+/* Stacks of x86-64 kernels (THREAD_SIZE). The registers at a kernel's entry from user mode lie at the end. */
+#define GUEST_STACK_BYTES 16384
+
+/* The page that a page-table entry maps, in the VM's process. */
+static __always_inline __u64 page_of(struct guest_view *view, __u64 entry, __u64 shift, __u64 address)
+{
+	__u64 within = (1ull << (shift & 63)) - 1;
+	__u64 physical = (entry & ENTRY_ADDRESS & ~within) | (address & within);
+
+	return find_in_slots(view, physical & ~(__u64)(GUEST_PAGE_BYTES - 1), GUEST_PAGE_BYTES);
+}
+
+/* Address in the VM's process of the page that holds a guest-virtual address; 0: it is not present. */
+__noinline __u64 find_page(struct guest_view *view, __u64 root, __u64 address)
+{
+	__u64 page = address & ~(__u64)(GUEST_PAGE_BYTES - 1);
+	__u64 table = root & ENTRY_ADDRESS;
+	__u64 shift, at, entry;
+	struct guest_page *known;
+
+	if (!view)
+		return 0;
+	known = &view->page[(page >> GUEST_PAGE_SHIFT ^ table >> GUEST_PAGE_SHIFT) & (GUEST_PAGES - 1)];
+	if (known->address == page && known->root == table && table &&
+	    !bpf_probe_read_user(&entry, sizeof(entry), (void *)known->entry) && (entry & ENTRY_PRESENT) &&
+	    (known->shift == GUEST_PAGE_SHIFT || (entry & ENTRY_IS_PAGE)))
+		return page_of(view, entry, known->shift, page);
+	if (view->paging_levels != 4 && view->paging_levels != MOST_LEVELS)
+		return 0;
+	shift = GUEST_PAGE_SHIFT + LEVEL_BITS * (view->paging_levels - 1);
+	for (int level = 0; level < MOST_LEVELS; level++) {
+		at = find_in_slots(view, table + (page >> (shift & 63) & ((1 << LEVEL_BITS) - 1)) * sizeof(entry),
+				   sizeof(entry));
+		if (!at || bpf_probe_read_user(&entry, sizeof(entry), (void *)at) || !(entry & ENTRY_PRESENT))
+			return 0;
+		if (shift <= GUEST_PAGE_SHIFT ||
+		    ((entry & ENTRY_IS_PAGE) && shift <= GUEST_PAGE_SHIFT + 2 * LEVEL_BITS)) {
+			known->address = page;
+			known->root = root & ENTRY_ADDRESS;
+			known->entry = at;
+			known->shift = shift;
+			return page_of(view, entry, shift, page);
+		}
+		table = entry & ENTRY_ADDRESS;
+		shift -= LEVEL_BITS;
+	}
+	return 0;
+}
+
+
+/* Copies a stack from an address on, up to `end`, of `most` chunks at most. Returns how many were copied. */
+__noinline __u32 copy_stack(struct guest_view *view, __u64 root, __u64 from, __u64 end, __u32 most)
+{
+	struct stack_chunk *chunk;
+	struct ring_space space;
+	__u64 start, page;
+	__u32 n;
+
+	if (!view)
+		return 0;
+	for (n = 0; n < USER_CHUNKS && n < most && from < end; n++) {
+		start = from;
+		if (GUEST_PAGE_BYTES - CHUNK_BYTES < (from & (GUEST_PAGE_BYTES - 1)))
+			start = (from | (GUEST_PAGE_BYTES - 1)) + 1 - CHUNK_BYTES;
+		page = find_page(view, root, start);
+		if (!page || !ring_reserve(&space, chunk_rings, CHUNK_SLOTS - 1))
+			break;
+		chunk = bpf_map_lookup_elem(&stack_chunks, &space.slot);
+		if (!chunk || bpf_probe_read_user(chunk->bytes, sizeof(chunk->bytes),
+						  (void *)(page + (start & (GUEST_PAGE_BYTES - 1)))))
+			break;
+		chunk->address = start;
+		ring_publish(&space);
+		from = start + CHUNK_BYTES;
+	}
+	return n;
+}
+
+/* Copies what the guest's stack is unwound from. `task` is the task's address in the VM's process. */
+__noinline int copy_stacks(struct stack *stack, struct sample *s, struct guest_view *view, __u64 task)
+{
+	__u64 kernel, page, from;
+	__u64 sp;
+	__u32 depth;
+
+	if (!stack || !s || !view)
+		return 0;
+	sp = stack->registers[VCPU_REGS_RSP];
+	if (s->cpl == 3) {
+		from = stack->guest & GUEST_RSP ? sp : 0;
+	} else if (s->cpl == 0) {
+		if (bpf_probe_read_user(&kernel, sizeof(kernel), (void *)(task + view->stack)))
+			return 0;
+		if (stack->guest & GUEST_RSP)
+			stack->chunks = copy_stack(view, s->guest_cr3, sp,
+						   sp - kernel < GUEST_STACK_BYTES ? kernel + GUEST_STACK_BYTES :
+										     (sp | (GUEST_PAGE_BYTES - 1)) + 1,
+						   KERNEL_CHUNKS);
+		from = kernel + GUEST_STACK_BYTES - sizeof(stack->entry);
+		page = find_page(view, s->guest_cr3, from);
+		if (!page || bpf_probe_read_user(stack->entry, sizeof(stack->entry),
+						 (void *)(page + (from & (GUEST_PAGE_BYTES - 1)))))
+			return 0;
+		stack->guest |= GUEST_ENTRY;
+		/* Of a kernel thread there is no user stack: nothing is mapped at what lies there. */
+		from = stack->entry[19];
+	} else {
+		return 0;
+	}
+	if (!from || (__s64)from < 0)
+		return 0;
+	depth = stack_depths[STACK_DEPTH_OF(s->guest_cr3 & ENTRY_ADDRESS, s->guest_tid) & (STACK_DEPTHS - 1)];
+	if (USER_CHUNKS - 1 < depth)
+		depth = USER_CHUNKS - 1;
+	stack->chunks += copy_stack(view, s->guest_cr3, from, from + CHUNK_BYTES * (1 + depth), USER_CHUNKS);
+	return 0;
+}
+
+#endif

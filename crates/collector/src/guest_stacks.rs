@@ -1,0 +1,133 @@
+//! Call stacks of guests: what was copied at samples, made ready to be unwound, and the frames that came of it.
+
+use api::guest::{
+    MAX_STACK_COPIES, StackBytes, StackPart, StackRegisters, StackSample, UnwoundStack,
+};
+use model::{GuestStack, GuestVirt, Sample, StackEnd, VcpuId, VcpuSample, VcpuState};
+use probes::{RawGuestStack, RawRegisters};
+
+/// A guest's stack that is to be unwound.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WaitingStack {
+    pub(crate) vcpu: VcpuId,
+    /// Page tables and thread: what tells whose stack it is.
+    pub(crate) cr3: u64,
+    pub(crate) tid: u32,
+    pub(crate) sample: StackSample,
+}
+
+/// What a sample's guest stack is to be unwound from; `None`: nothing was copied.
+pub(crate) fn waiting(sample: &Sample, raw: &RawGuestStack<'_>) -> Option<WaitingStack> {
+    let (VcpuState::Guest(vcpu) | VcpuState::Vmm(vcpu)) = &sample.vcpu else { return None };
+    let (registers, task) = (raw.registers()?, vcpu.task?);
+    let is_kernel = vcpu.cpl == 0;
+    let at = |ip: u64, RawRegisters { sp, bp, callee_saved, .. }: RawRegisters| {
+        let callee_saved = Some(callee_saved);
+        Some(StackRegisters { ip, sp: sp?, bp, callee_saved })
+    };
+    let here = at(vcpu.ip.0, registers);
+    let user = if is_kernel { raw.entry().and_then(|entry| at(entry.ip, entry)) } else { here };
+    let sample = StackSample {
+        pid: task.pid.0,
+        kernel: here.filter(|_| is_kernel),
+        user,
+        copies: copies(raw),
+    };
+    let cr3 = vcpu.cr3.map_or(0, |cr3| cr3.base());
+    Some(WaitingStack { vcpu: vcpu.vcpu, cr3, tid: task.tid.0, sample })
+}
+
+/// Pieces that follow each other become one.
+fn copies(raw: &RawGuestStack<'_>) -> Vec<StackBytes> {
+    let mut copies: Vec<StackBytes> = Vec::with_capacity(2);
+    for (start, bytes) in raw.chunks() {
+        let overlap = copies.last().and_then(|last| {
+            let length = usize::try_from(start.checked_sub(last.start)?).ok()?;
+            last.bytes.len().checked_sub(length)
+        });
+        let n_copies = copies.len();
+        match (overlap.and_then(|n| bytes.get(n..)), copies.last_mut()) {
+            (Some(new), Some(last)) => last.bytes.extend_from_slice(new),
+            _ if n_copies == MAX_STACK_COPIES => break,
+            _ => copies.push(StackBytes { start, bytes: bytes.to_vec() }),
+        }
+    }
+    copies
+}
+
+/// The frames of a guest's stack, without the one that was sampled. `unwound`: `None` if no answer came in time.
+pub(crate) fn guest_stack(vcpu: &VcpuSample, unwound: Option<UnwoundStack>) -> GuestStack {
+    let is_kernel = vcpu.cpl == 0;
+    let Some(UnwoundStack { kernel, user }) = unwound else {
+        let late = Some(StackEnd::Late);
+        let kernel_end = late.filter(|_| is_kernel);
+        return GuestStack { kernel_end, user_end: late.xor(kernel_end), ..GuestStack::default() };
+    };
+    let frames = |part: &Option<StackPart>, n_left_out: usize| -> Vec<GuestVirt> {
+        let frames = part.iter().flat_map(|part| part.frames.iter());
+        frames.skip(n_left_out).map(|frame| GuestVirt(*frame)).collect()
+    };
+    // Without the stack pointer only the user's part, up to the entry, is known.
+    let no_register = is_kernel.then_some(StackEnd::NoRegister);
+    GuestStack {
+        kernel: frames(&kernel, 1),
+        kernel_end: kernel.as_ref().map(|part| part.end).or(no_register),
+        user: frames(&user, usize::from(!is_kernel)),
+        user_end: user.map(|part| part.end),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use model::Cr3;
+
+    use super::*;
+
+    fn vcpu(cpl: u8) -> VcpuSample {
+        VcpuSample {
+            vcpu: VcpuId(0),
+            ip: GuestVirt(1),
+            cr3: Some(Cr3::new(0x1000)),
+            fs_base: GuestVirt(0),
+            cpl,
+            kernel_stack: None,
+            task: None,
+            asid: 1,
+            exit_reason: 0,
+            exit_info: 0,
+            waits: None,
+            kicked: false,
+        }
+    }
+
+    #[test]
+    fn a_late_answer_ends_the_part_that_was_sampled() {
+        let late = Some(StackEnd::Late);
+        let kernel = GuestStack { kernel_end: late, ..GuestStack::default() };
+        assert_eq!(guest_stack(&vcpu(0), None), kernel);
+        let user = GuestStack { user_end: late, ..GuestStack::default() };
+        assert_eq!(guest_stack(&vcpu(3), None), user);
+    }
+
+    #[test]
+    fn the_sampled_instruction_is_no_caller() {
+        let part = |frames: &[u64], end| Some(StackPart { frames: frames.to_vec(), end });
+        let (kernel, user) = (part(&[1, 2], StackEnd::UserMode), part(&[3, 4], StackEnd::Start));
+        let addresses = |frames: &[u64]| frames.iter().copied().map(GuestVirt).collect();
+        let in_kernel = UnwoundStack { kernel: kernel.clone(), user: user.clone() };
+        let expected = GuestStack {
+            kernel: addresses(&[2]),
+            kernel_end: Some(StackEnd::UserMode),
+            user: addresses(&[3, 4]),
+            user_end: Some(StackEnd::Start),
+        };
+        assert_eq!(guest_stack(&vcpu(0), Some(in_kernel)), expected);
+        let in_user = UnwoundStack { kernel: None, user };
+        let expected = GuestStack {
+            user: addresses(&[4]),
+            user_end: Some(StackEnd::Start),
+            ..GuestStack::default()
+        };
+        assert_eq!(guest_stack(&vcpu(3), Some(in_user)), expected);
+    }
+}
