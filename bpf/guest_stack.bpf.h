@@ -109,6 +109,29 @@ __noinline __u32 copy_stack(struct guest_view *view, __u64 root, __u64 from, __u
 	return n;
 }
 
+/* Copies the kernel's stack of a task, which ends at `end`. An interrupt's handler has a stack of its own, whose last word is
+ * the stack pointer that was interrupted. Returns how many chunks were copied. */
+__noinline __u32 copy_kernel_stack(struct guest_view *view, __u64 root, __u64 sp, __u64 end)
+{
+	__u64 last, page;
+	__u32 n = 0;
+
+	if (!view)
+		return 0;
+	if (GUEST_STACK_BYTES <= end - sp) {
+		if (!view->irq_stack || bpf_probe_read_user(&last, sizeof(last), (void *)view->irq_stack) ||
+		    GUEST_STACK_BYTES <= last - sp)
+			return copy_stack(view, root, sp, (sp | (GUEST_PAGE_BYTES - 1)) + 1, 1);
+		n = copy_stack(view, root, sp, last + sizeof(sp), KERNEL_CHUNKS);
+		page = find_page(view, root, last);
+		if (!page || (last & (sizeof(sp) - 1)) ||
+		    bpf_probe_read_user(&sp, sizeof(sp), (void *)(page + (last & (GUEST_PAGE_BYTES - 1)))) ||
+		    GUEST_STACK_BYTES <= end - sp)
+			return n;
+	}
+	return n + copy_stack(view, root, sp, end, KERNEL_CHUNKS);
+}
+
 /* Copies what the guest's stack is unwound from. `task` is the task's address in the VM's process. */
 __noinline int copy_stacks(struct stack *stack, struct sample *s, struct guest_view *view, __u64 task)
 {
@@ -125,10 +148,7 @@ __noinline int copy_stacks(struct stack *stack, struct sample *s, struct guest_v
 		if (bpf_probe_read_user(&kernel, sizeof(kernel), (void *)(task + view->stack)))
 			return 0;
 		if (stack->guest & GUEST_RSP)
-			stack->chunks = copy_stack(view, s->guest_cr3, sp,
-						   sp - kernel < GUEST_STACK_BYTES ? kernel + GUEST_STACK_BYTES :
-										     (sp | (GUEST_PAGE_BYTES - 1)) + 1,
-						   KERNEL_CHUNKS);
+			stack->chunks = copy_kernel_stack(view, s->guest_cr3, sp, kernel + GUEST_STACK_BYTES);
 		from = kernel + GUEST_STACK_BYTES - sizeof(stack->entry);
 		page = find_page(view, s->guest_cr3, from);
 		if (!page || bpf_probe_read_user(stack->entry, sizeof(stack->entry),

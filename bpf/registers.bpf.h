@@ -42,7 +42,8 @@ static __always_inline bool load_svm(struct sample *s, struct vmcb *vmcb)
 	return true;
 }
 
-static __always_inline long probe_svm(struct sample *s, struct kvm_vcpu *vcpu)
+/* Not inlined: what it reads would take half of the stack that all calls of a program share. */
+static __noinline long probe_svm(struct sample *s, struct kvm_vcpu *vcpu)
 {
 	struct vmcb_control control;
 	struct vmcb_paging paging;

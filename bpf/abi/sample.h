@@ -86,7 +86,7 @@ _Static_assert(sizeof(struct stack) == 8 + 8 * (2 * STACK_DEPTH + 1 + KVM_REGIST
 /* A piece of a guest's stack. It lies in one page: neighbours may overlap. */
 #define CHUNK_BYTES 1024
 #define CHUNK_SLOTS 2048 /* per CPU */
-#define KERNEL_CHUNKS 5 /* of a sample's kernel stack at most; the first may begin in the middle of its page */
+#define KERNEL_CHUNKS 5 /* of a task's kernel stack at most, and of one for interrupts */
 #define USER_CHUNKS 9
 
 struct stack_chunk {
@@ -166,6 +166,7 @@ struct guest_view {
 	__u64 current;    /* address of the pointer in the VM's process; 0: unknown */
 	__u64 direct_map; /* guest-virtual address of guest-physical 0 */
 	__u64 image;      /* the same, for addresses in the kernel's image; wraps */
+	__u64 irq_stack;  /* as `current`, of the pointer to the last word of the stack for interrupts; 0: unknown */
 	__u32 mm;         /* offsets in task_struct: mm, stack, thread.fsbase, */
 	__u32 stack;
 	__u32 fs_base;
@@ -185,7 +186,7 @@ struct guest_view {
 	struct guest_slot slot[GUEST_SLOTS];
 	struct guest_page page[GUEST_PAGES];
 };
-_Static_assert(sizeof(struct guest_view) == 3 * 8 + 16 * 4 + GUEST_SLOTS * 24 + GUEST_PAGES * 32, "no hidden padding");
+_Static_assert(sizeof(struct guest_view) == 4 * 8 + 16 * 4 + GUEST_SLOTS * 24 + GUEST_PAGES * 32, "no hidden padding");
 
 /* A task of a guest that a sample hit in a page of code where none hit it before, and what is mapped there. It may hit again
  * where others took its place in the table of those. */

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use model::{Guest, Header, Note, Sample, Tables, TimeAccount, VcpuState, VmId};
+use model::{Guest, GuestStack, Header, Note, Sample, Tables, TimeAccount, VcpuState, VmId};
 use rustc_hash::FxHashMap;
 
 use crate::filter::Filter;
 use crate::guest_time::GuestTime;
 use crate::label::{Namer, UNKNOWN};
-use crate::profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
+use crate::profile::{
+    GuestStacks, Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary,
+};
 use crate::unsampled::unsampled;
 use crate::vcpu_timeline::VcpuTimelines;
 use crate::{By, GuestTimeByNode, NodeMemory, Nodes, Query, Unsampled, View, VmNodes};
@@ -28,6 +30,7 @@ pub struct Aggregator<'r> {
     threads: Option<Threads>,
     counts: FxHashMap<Key, u64>,
     guest_time: Option<GuestTime<'r>>,
+    guest_stacks: Option<GuestStacks>,
     /// By node.
     nodes: Option<Nodes>,
 }
@@ -67,6 +70,7 @@ impl<'r> Aggregator<'r> {
             threads: (query.by == By::Thread).then(|| resolver.threads()),
             counts: FxHashMap::default(),
             guest_time: GuestTime::for_selection(resolver.tables(), header, &query.selection),
+            guest_stacks: has_guest_stacks(resolver.tables()).then(GuestStacks::default),
             nodes: (query.by == By::Node).then(|| Nodes::new(resolver.tables())),
             query,
         }
@@ -83,6 +87,7 @@ impl<'r> Aggregator<'r> {
         if !self.filter.admits_process(located.process) {
             return;
         }
+        self.count_stack(sample, located.level);
         let key = Key {
             level: located.level,
             vm: located.vm,
@@ -138,6 +143,7 @@ impl<'r> Aggregator<'r> {
             other,
             nodes,
             unsampled: self.unsampled(axis),
+            guest_stacks: self.guest_stacks.clone(),
             unresolved: sorted_unresolved(unresolved),
             counters: non_zero(&self.header.counters),
             notes: self.notes(),
@@ -152,6 +158,19 @@ impl<'r> Aggregator<'r> {
             View::Unified | View::Host | View::Guest => {
                 unsampled(self.resolver.tables(), axis, selection.vm())
             }
+        }
+    }
+
+    fn count_stack(&mut self, sample: &Sample, level: Level) {
+        let (Some(stacks), VcpuState::Guest(_)) = (&mut self.guest_stacks, &sample.vcpu) else {
+            return;
+        };
+        let rows = &self.resolver.tables().stacks;
+        let stack = sample.stack.and_then(|id| rows.get(id.index())).map(|stack| &stack.guest);
+        match level {
+            Level::GuestKernel => stacks.add(true, stack.and_then(|stack| stack.kernel_end)),
+            Level::GuestUser => stacks.add(false, stack.and_then(|stack| stack.user_end)),
+            _ => {}
         }
     }
 
@@ -366,6 +385,10 @@ impl<'r> Codes<'r> {
     fn code(&self, number: u32) -> Code {
         self.codes[number as usize]
     }
+}
+
+fn has_guest_stacks(tables: &Tables) -> bool {
+    tables.stacks.iter().any(|stack| stack.guest != GuestStack::default())
 }
 
 fn vm_summaries(tables: &Tables) -> Vec<VmSummary> {

@@ -1,6 +1,7 @@
 //! Samples as named call stacks in time: what every export starts from.
 
 mod build;
+pub mod tree;
 
 pub use build::{FlowBuilder, build};
 

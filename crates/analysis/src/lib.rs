@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod calls;
 pub mod exit_reason;
 pub mod flow;
 pub mod overview;
@@ -35,7 +36,9 @@ mod unsampled;
 
 pub use aggregate::Aggregator;
 pub use nodes::{GuestTimeByNode, NodeMemory, Nodes, VmNodes};
-pub use profile::{Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary};
+pub use profile::{
+    GuestStacks, Label, Other, Profile, Row, Shares, Side, Unnamed, Unresolved, VmSummary,
+};
 pub use query::{By, ProcessFilter, Query, SelectError, Selection, View};
 pub use resolve::Resolver;
 pub use unsampled::Unsampled;

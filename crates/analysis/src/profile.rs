@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Header, Note, TimeAccount, TimeClass, Vm};
+use model::{Header, Note, StackEnd, TimeAccount, TimeClass, Vm};
 
 use crate::steal::Accounts;
 use crate::{Query, Unsampled, VmNodes};
@@ -28,12 +28,38 @@ pub struct Profile {
     pub nodes: Vec<VmNodes>,
     /// VMs that have fewer samples than CPU time, as far as the timelines were read.
     pub unsampled: Vec<Unsampled>,
+    /// How complete guests' call stacks are; `None`: the recording has none.
+    pub guest_stacks: Option<GuestStacks>,
     /// Samples without a name, by reason; most first.
     pub unresolved: Vec<Unresolved>,
     /// Counters of the recording that are not zero.
     pub counters: BTreeMap<String, u64>,
     /// The recording's notes, then the report's own.
     pub notes: Vec<Note>,
+}
+
+/// How complete the call stacks of guests' samples are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GuestStacks {
+    /// Of samples in user mode: how many there are, and how many reach the first function of their process or thread.
+    pub user: (u64, u64),
+    /// Of samples in kernel mode: how many there are, and how many reach the entry from user mode, or the kernel's first
+    /// function.
+    pub kernel: (u64, u64),
+    /// Why the others end early; `None`: no stack was taken.
+    pub ends: BTreeMap<Option<StackEnd>, u64>,
+}
+
+impl GuestStacks {
+    pub(crate) fn add(&mut self, is_kernel: bool, end: Option<StackEnd>) {
+        let (all, whole) = if is_kernel { &mut self.kernel } else { &mut self.user };
+        *all += 1;
+        if end.is_some_and(StackEnd::is_whole) {
+            *whole += 1;
+        } else {
+            *self.ends.entry(end).or_default() += 1;
+        }
+    }
 }
 
 /// A VM of the recording.

@@ -1,6 +1,7 @@
 //! Reports: profiles, where the time of vCPUs went, and how far the edges of gaps agree.
 
 mod agreement;
+mod calls;
 mod correct;
 mod exits;
 mod profile;
@@ -10,6 +11,7 @@ mod top;
 mod vcpu_time;
 
 pub use agreement::agreement;
+pub use calls::calls;
 pub use correct::{CorrectQuery, TakenExceedsRun, correct, correct_all};
 pub use exits::{ExitsBy, exits};
 pub use profile::profile;

@@ -208,6 +208,8 @@ pub struct CpuTask {
     pub apic_id: u32,
     /// Guest-physical address of the pointer.
     pub address: u64,
+    /// That of the pointer to the last word of its stack for interrupts.
+    pub irq_stack: Option<u64>,
 }
 
 /// What a guest says of its inside: everything, or what is new since the session's last map. Also the content of a snapshot

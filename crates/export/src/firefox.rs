@@ -15,7 +15,7 @@ use fxprof_processed_profile::debugid::DebugId;
 use model::{BuildId, HostNs};
 use table::clean;
 
-use crate::tree::{kind_of_stack, process_name};
+use analysis::flow::tree::{kind_of_stack, process_name};
 
 /// Writes `flow` as a gzipped processed profile.
 ///

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use analysis::flow::Flow;
 use table::clean;
 
-use crate::tree;
+use analysis::flow::tree;
 
 /// Writes `flow` as folded stacks.
 ///

@@ -43,7 +43,6 @@ mod chart;
 mod drawing;
 mod functions;
 mod page;
-mod tree;
 
 pub use chart::Chart;
 pub use functions::{FunctionCost, Functions, GuestFunction};

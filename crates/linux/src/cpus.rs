@@ -21,17 +21,32 @@ pub struct KernelCpu {
     pub per_cpu_offset: u64,
     /// Where the pointer to the running task is. It stays there until the guest boots anew.
     pub current_task: GuestPhys,
+    /// Where the pointer to the last word of its stack for interrupts is, which holds the interrupted stack pointer.
+    pub irq_stack: Option<GuestPhys>,
 }
 
-/// Reads the CPUs that are present. What a CPU lacks leaves out this one only.
+/// Reads the CPUs that are present. What a CPU lacks leaves out this one only. `irq_stack_in_hot`: offset of
+/// `hardirq_stack_ptr` in `struct pcpu_hot`, of kernels that have it there.
 #[must_use]
-pub fn read_cpus(kernel: &AddressSpace<'_>, symbols: &Symbols) -> Vec<KernelCpu> {
+pub fn read_cpus(
+    kernel: &AddressSpace<'_>,
+    symbols: &Symbols,
+    irq_stack_in_hot: Option<u64>,
+) -> Vec<KernelCpu> {
     let Some(current_task) = current_task(symbols) else { return Vec::new() };
+    let in_hot = || Some(GuestVirt(symbols.address("pcpu_hot")?.0.checked_add(irq_stack_in_hot?)?));
+    let irq_stack = symbols.address("hardirq_stack_ptr").or_else(in_hot);
     let Some(offsets) = symbols.address("__per_cpu_offset") else {
         // A kernel for one CPU has one variable of each.
         return kernel
             .translate(current_task)
-            .map(|at| KernelCpu { number: 0, apic_id: 0, per_cpu_offset: 0, current_task: at })
+            .map(|current_task| KernelCpu {
+                number: 0,
+                apic_id: 0,
+                per_cpu_offset: 0,
+                current_task,
+                irq_stack: irq_stack.and_then(|at| kernel.translate(at)),
+            })
             .into_iter()
             .collect();
     };
@@ -47,6 +62,7 @@ pub fn read_cpus(kernel: &AddressSpace<'_>, symbols: &Symbols) -> Vec<KernelCpu>
                 apic_id: apic_ids.as_ref()?.read(kernel, at)?,
                 per_cpu_offset,
                 current_task: kernel.translate(at(current_task))?,
+                irq_stack: irq_stack.and_then(|symbol| kernel.translate(at(symbol))),
             })
         })
         .collect()
@@ -145,7 +161,7 @@ mod test {
 
         fn cpus(&self) -> Vec<(u32, u32, u64)> {
             let space = AddressSpace::new(&self.ram, GuestPhys(ROOT), PagingLevels::Four, 0);
-            let cpus = read_cpus(&space, &self.symbols).into_iter();
+            let cpus = read_cpus(&space, &self.symbols, Some(0x10)).into_iter();
             cpus.map(|cpu| (cpu.number, cpu.apic_id, cpu.current_task.0)).collect()
         }
     }
@@ -182,6 +198,19 @@ mod test {
             long.put_cpu(number, first, &id, first + 0x100);
         }
         assert_eq!(long.cpus(), [(0, 0, 0x40_0200), (2, 0x1_0000, 0x42_0200)]);
+    }
+
+    #[test]
+    fn the_stack_for_interrupts_is_a_variable_of_its_own_or_among_the_hot_ones() {
+        let irq_stack = |symbols: &[(u64, &str)]| {
+            let guest = Guest::new(symbols);
+            let space = AddressSpace::new(&guest.ram, GuestPhys(ROOT), PagingLevels::Four, 0);
+            read_cpus(&space, &guest.symbols, Some(0x18))[0].irq_stack
+        };
+        let own = [(IMAGE + 0x40, "current_task"), (IMAGE + 0x80, "hardirq_stack_ptr")];
+        assert_eq!(irq_stack(&own), Some(GuestPhys(0x20_0080)));
+        assert_eq!(irq_stack(&[(IMAGE + 0x40, "pcpu_hot")]), Some(GuestPhys(0x20_0058)));
+        assert_eq!(irq_stack(&[(IMAGE + 0x40, "current_task")]), None);
     }
 
     #[test]

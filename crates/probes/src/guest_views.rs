@@ -21,8 +21,8 @@ const SLOT_BYTES: usize = 24;
 const PAGES: usize = 16;
 const PAGE_ENTRY_BYTES: usize = 32;
 /// Where a view has its offsets, and its slots.
-const OFFSETS: usize = 24;
-const SLOTS_AT: usize = 88;
+const OFFSETS: usize = 32;
+const SLOTS_AT: usize = 96;
 /// What BPF has found of its page tables.
 const PAGES_AT: usize = SLOTS_AT + SLOTS * SLOT_BYTES;
 const VIEW_BYTES: usize = PAGES_AT + PAGES * PAGE_ENTRY_BYTES;
@@ -41,6 +41,8 @@ pub(crate) const CODE_SLOTS: usize = 1024;
 pub struct GuestView {
     /// Guest-physical address of the CPU's `current_task`.
     pub current: u64,
+    /// That of the pointer to the last word of its stack for interrupts.
+    pub irq_stack: Option<u64>,
     /// Guest-virtual address of guest-physical 0.
     pub direct_map: u64,
     /// The same, for addresses in the kernel's image; wraps.
@@ -113,6 +115,7 @@ impl GuestViews {
         put(0, 0);
         put(8, view.direct_map);
         put(16, view.image);
+        put(24, view.irq_stack.and_then(|at| located(slots, at)).unwrap_or(0));
         for (n, offset) in view.offsets.words().into_iter().enumerate() {
             self.memory.half_word(at + OFFSETS + 4 * n).store(offset, Ordering::Relaxed);
         }

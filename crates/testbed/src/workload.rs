@@ -97,6 +97,16 @@ const SOURCES: &[Source] = &[
         text: include_str!("../../../workloads/parts.c"),
         flags: &["-pthread"],
     },
+    Source {
+        name: "calls",
+        text: include_str!("../../../workloads/calls.c"),
+        flags: &["-pthread", "-fomit-frame-pointer"],
+    },
+    Source {
+        name: "calls-fp",
+        text: include_str!("../../../workloads/calls.c"),
+        flags: &["-pthread"],
+    },
     Source { name: "spoil", text: include_str!("../../../workloads/spoil.c"), flags: &[] },
     Source {
         name: "kernel-work",

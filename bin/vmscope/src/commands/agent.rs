@@ -18,7 +18,7 @@ const HELP: &str = "Keys of the configuration file (TOML; each may be left out):
   period_us         time between samples of a CPU, microseconds: 100 to 100000 [1000]
   offcpu_source     source of the times at which vCPUs lost their CPU [\"samples\"], or \"switches\"
   exits             count VM exits [false]
-  call_graph        record host call stacks [false]
+  call_graph        record call stacks of host and guests [false]
   guest_timeout_s   time limit of a guest's answer, seconds: 1 to 600 [10]
   spool_bytes       limit of unsent windows, bytes; the oldest are removed first [4294967296]
   pending_windows   limit of unfinished windows: 1 to 100 [3]

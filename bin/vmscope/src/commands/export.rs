@@ -285,7 +285,11 @@ fn refuse_part_of_vcpu(selection: &Selection) -> Result<(), Usage> {
     }
 }
 
-fn flow(
+/// The samples as named stacks.
+///
+/// # Errors
+/// When there is none, or the recording can't be read.
+pub(crate) fn flow(
     recording: &OpenRecording,
     resolver: &Resolver<'_>,
     selection: Selection,
@@ -295,12 +299,12 @@ fn flow(
     recording.for_each_sample(&mut |sample| builder.push(sample))?;
     let flow = builder.finish();
     refuse_unknown_process(&selection, flow.samples.len() as u64, dir)?;
-    anyhow::ensure!(!flow.samples.is_empty(), "no sample matches: there is nothing to export");
+    anyhow::ensure!(!flow.samples.is_empty(), "no sample matches");
     Ok(flow)
 }
 
 /// `guest view of web1, process httpd`.
-fn view_text(selection: &Selection, tables: &Tables) -> String {
+pub(crate) fn view_text(selection: &Selection, tables: &Tables) -> String {
     let mut text = format!("{} view", selection.view().name());
     if let Some(vm) = selection.vm().and_then(|vm| tables.vms.get(vm.index())) {
         text += &format!(" of {}", vm.name);

@@ -70,8 +70,8 @@ pub(crate) struct Args {
     /// Free disk space at which --trace stops [default: 5 % of the disk, 1G at most]
     #[arg(long, value_name = "SIZE", requires = "trace", value_parser = cli::size)]
     min_free: Option<u64>,
-    /// Record host call stacks, by frame pointers
-    #[arg(long, value_enum, value_name = "METHOD")]
+    /// Record call stacks: the host's by frame pointers, guests' by the unwind tables of their kernels and files
+    #[arg(long, value_enum, value_name = "METHOD", num_args = 0..=1, default_missing_value = "on")]
     call_graph: Option<CallGraph>,
     /// Snapshot of a guest that has no channel (repeatable)
     #[arg(long, value_name = "VM=FILE", value_parser = guest_map)]
@@ -103,8 +103,9 @@ enum OffCpuSourceArg {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum CallGraph {
-    /// Frame pointers
-    Fp,
+    /// As said above; there is no other method
+    #[value(alias = "fp")]
+    On,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use analysis::calls::{CallsQuery, calls};
 use analysis::vcpu_timeline::agreement;
 use analysis::{Aggregator, By, Profile, Query, Selection, View};
 use anyhow::Context;
@@ -26,6 +27,9 @@ const EXAMPLE: &str = "Examples:
                                       one guest: its time, halts and steal
   vmscope report day1 --by process --limit 0
                                       every process of host and guests
+  vmscope report day1 --children      with the samples of what functions call
+  vmscope report day1 --callers malloc
+                                      by which calls the time came there
   vmscope report day1 --by node       guest time and memory on NUMA nodes
   vmscope report day1 --from 12 --to 14.5
                                       only these two and a half seconds
@@ -50,6 +54,15 @@ pub(crate) struct Args {
     /// Rows of the table
     #[arg(long, value_enum, default_value_t = ByArg::Function)]
     by: ByArg,
+    /// Each function with the samples of what it calls; needs record --call-graph, as the next two
+    #[arg(long, conflicts_with = "by")]
+    children: bool,
+    /// What calls the function of this name, as a tree
+    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["by", "children"])]
+    callers: Option<String>,
+    /// What the function of this name calls, as a tree
+    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["by", "children", "callers"])]
+    callees: Option<String>,
     /// Guest view and html: source of the times at which vCPUs lost and got their CPU [default: as recorded]
     #[arg(long, alias = "edges", value_enum, value_name = "SOURCE")]
     offcpu_source: Option<OffCpuSourceArg>,
@@ -93,6 +106,8 @@ enum ViewArg {
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ByArg {
     Function,
+    /// Whole call stack
+    Stack,
     Process,
     Thread,
     Module,
@@ -121,7 +136,7 @@ enum Format {
     Json,
     /// RFC 4180
     Csv,
-    /// A page with a flame graph and a strip per vCPU, as vmscope export writes it; ignores --by, --limit
+    /// A page with a flame graph and a strip per vCPU, as vmscope export writes it; ignores --by, --limit and the like
     Html,
 }
 
@@ -135,6 +150,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let page =
             export::page(&args.dir, args.range, &args.select, off_cpu_source(args.offcpu_source))?;
         print(&page).context("failed to write to standard output")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(query) = calls_query(args) {
+        print(&render(&calls_report(args, query)?, args.format))
+            .context("failed to write to standard output")?;
         return Ok(ExitCode::SUCCESS);
     }
     let profile = profile(&args.dir, args)?;
@@ -203,6 +223,38 @@ fn profile(dir: &Path, args: &Args) -> anyhow::Result<Profile> {
     Ok(aggregator.finish_on(&axis))
 }
 
+/// What is to be shown of calls, if anything is.
+fn calls_query(args: &Args) -> Option<CallsQuery> {
+    let callers = args.callers.clone().map(CallsQuery::Callers);
+    let callees = args.callees.clone().map(CallsQuery::Callees);
+    let children = args.children.then_some(CallsQuery::Children);
+    let stacks = matches!(args.by, ByArg::Stack).then_some(CallsQuery::Stacks);
+    callers.or(callees).or(children).or(stacks)
+}
+
+fn calls_report(args: &Args, query: CallsQuery) -> anyhow::Result<Report> {
+    refuse_edges(args.offcpu_source)?;
+    let recording = OpenRecording::open(&args.dir, args.range)?;
+    let selection = args.select.selection(recording.tables())?;
+    if recording.tables().stacks.is_empty() {
+        let dir = args.dir.display();
+        anyhow::bail!("{dir} has no call stacks: record with --call-graph");
+    }
+    let resolver = recording.resolver();
+    let view = export::view_text(&selection, recording.tables());
+    let flow = export::flow(&recording, &resolver, selection, &args.dir)?;
+    let found = calls(&flow, query);
+    if found.matched == 0
+        && let CallsQuery::Callers(name) | CallsQuery::Callees(name) = &found.query
+    {
+        let (name, dir) = (clean(name), args.dir.display());
+        anyhow::bail!(
+            "no function {name} in the call stacks of this view: see vmscope report {dir} --children"
+        );
+    }
+    Ok(analysis::report::calls(&found, recording.header(), &view, limit(args)))
+}
+
 /// The requested edges; `None`: as recorded.
 fn off_cpu_source(requested: Option<OffCpuSourceArg>) -> Option<OffCpuSource> {
     match requested {
@@ -219,7 +271,8 @@ fn refuse_edges(requested: Option<OffCpuSourceArg>) -> Result<(), Usage> {
 
 fn by(by: ByArg) -> By {
     match by {
-        ByArg::Function => By::Function,
+        // Stacks are shown by `calls_report`.
+        ByArg::Function | ByArg::Stack => By::Function,
         ByArg::Process => By::Process,
         ByArg::Thread => By::Thread,
         ByArg::Module => By::Module,

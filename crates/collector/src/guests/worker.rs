@@ -256,7 +256,13 @@ impl Worker {
             Err(error) => return Err(error),
         };
         let CurrentTasks { direct_map, image, offsets, cpus } = tasks;
-        let view = |cpu: CpuTask| GuestView { current: cpu.address, direct_map, image, offsets };
+        let view = |cpu: CpuTask| GuestView {
+            current: cpu.address,
+            irq_stack: cpu.irq_stack,
+            direct_map,
+            image,
+            offsets,
+        };
         let views = cpus.into_iter().map(|cpu| (cpu.apic_id, view(cpu))).collect();
         self.inbox.set_tasks(Some(GuestTasks { views, slots: slots.to_vec() }));
         Ok(())

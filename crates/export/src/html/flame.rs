@@ -4,7 +4,7 @@ use analysis::flow::{Flow, FrameKind};
 use serde_json::{Value, json};
 use table::clean;
 
-use crate::tree::Tree;
+use analysis::flow::tree::Tree;
 
 /// Style class and name of each kind of frame, in the order of the legend.
 pub(super) const KINDS: [(FrameKind, &str); 7] = [

@@ -11,7 +11,7 @@ use analysis::flow::Flow;
 use crate::About;
 use crate::chart::Chart;
 use crate::page::{Component, Page};
-use crate::tree::Tree;
+use analysis::flow::tree::Tree;
 
 const VCPUS_NOTE: &str = "All of each vCPU's time on the host's clock, whatever else is selected. Steal type 1 is preempted; \
     type 2 is vmm and waiting in vmm. Drag or use the arrow keys to move, Ctrl and wheel or + and - to zoom, double-click to \

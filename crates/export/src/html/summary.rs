@@ -7,7 +7,7 @@ use table::{Cell, Column, Table, Unit, duration, escape, grouped, length};
 
 use super::flame::{KINDS, kind_index};
 use crate::page;
-use crate::tree::{self, Label, Labels, kind_of_stack, process_name};
+use analysis::flow::tree::{self, Label, Labels, kind_of_stack, process_name};
 
 /// Rows in the table of top functions.
 pub(super) const TOP: usize = 40;

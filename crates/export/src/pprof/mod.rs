@@ -20,7 +20,7 @@ pub use self::functions::{profile_of_functions, write_functions};
 
 use self::proto::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use crate::About;
-use crate::tree::{Label as FrameLabel, Labels};
+use analysis::flow::tree::{Label as FrameLabel, Labels};
 
 /// Writes `flow` as a gzipped pprof profile.
 ///

@@ -63,6 +63,8 @@ pub(super) struct Found {
     modules: Vec<modules::KernelModule>,
     /// How it says how its stacks are unwound.
     orc_format: Option<OrcFormat>,
+    /// Offset of `hardirq_stack_ptr` in `struct pcpu_hot`.
+    irq_stack_in_hot: Option<u64>,
     /// In `mm_struct`: pages of code, and mappings.
     exec_pages: u64,
     map_count: u64,
@@ -106,6 +108,7 @@ impl Found {
             module_layout: module_layout(&types).ok(),
             modules: Vec::new(),
             orc_format: orc_format(&types),
+            irq_stack_in_hot: types.field("pcpu_hot", "hardirq_stack_ptr"),
             exec_pages: types.require("mm_struct", "exec_vm")?,
             map_count: types.require("mm_struct", "map_count")?,
             kernel,
@@ -271,9 +274,13 @@ impl View<'_> {
     /// Where CPUs say which task runs.
     pub(super) fn current_tasks(&self) -> Result<CurrentTasks, NotFound> {
         let Found { kernel, offsets, .. } = self.found;
-        let cpu =
-            |cpu: cpus::KernelCpu| CpuTask { apic_id: cpu.apic_id, address: cpu.current_task.0 };
-        let cpus = cpus::read_cpus(&self.space, &kernel.symbols).into_iter();
+        let cpu = |cpu: cpus::KernelCpu| CpuTask {
+            apic_id: cpu.apic_id,
+            address: cpu.current_task.0,
+            irq_stack: cpu.irq_stack.map(|at| at.0),
+        };
+        let in_hot = self.found.irq_stack_in_hot;
+        let cpus = cpus::read_cpus(&self.space, &kernel.symbols, in_hot).into_iter();
         Ok(CurrentTasks {
             direct_map: self.found.page_offset,
             image: KERNEL_MAP.wrapping_sub(kernel.layout.phys_base),

@@ -2,32 +2,33 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use analysis::flow::{Flow, FlowThread, Frame, FrameKind};
+use super::{Flow, FlowThread, Frame, FrameKind};
 
 /// A frame as shown. Frames that differ in address only are one label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Label<'a> {
-    pub(crate) kind: FrameKind,
-    pub(crate) name: &'a str,
-    pub(crate) module: Option<u32>,
+pub struct Label<'a> {
+    pub kind: FrameKind,
+    pub name: &'a str,
+    /// Index into `Flow::modules`.
+    pub module: Option<u32>,
 }
 
 /// A node of the tree as it is drawn. The list is in preorder; the first node stands for everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Node {
+pub struct Node {
     /// Index into `Tree::labels`; `None` for the root.
-    pub(crate) label: Option<usize>,
+    pub label: Option<usize>,
     /// Distance from the root.
-    pub(crate) depth: usize,
+    pub depth: usize,
     /// Samples in it and below.
-    pub(crate) total: u64,
+    pub total: u64,
 }
 
 /// All stacks of a flow.
 #[derive(Debug)]
-pub(crate) struct Tree<'a> {
-    pub(crate) labels: Vec<Label<'a>>,
-    pub(crate) nodes: Vec<Node>,
+pub struct Tree<'a> {
+    pub labels: Vec<Label<'a>>,
+    pub nodes: Vec<Node>,
 }
 
 #[derive(Debug, Default)]
@@ -38,28 +39,55 @@ struct Branch {
 
 /// The distinct labels of a flow.
 #[derive(Debug, Default)]
-pub(crate) struct Labels<'a> {
-    pub(crate) list: Vec<Label<'a>>,
+pub struct Labels<'a> {
+    /// In the order in which they were first seen.
+    pub list: Vec<Label<'a>>,
     seen: HashMap<Label<'a>, usize>,
 }
 
 impl<'a> Tree<'a> {
-    pub(crate) fn new(flow: &'a Flow) -> Self {
+    /// The tree of all samples.
+    #[must_use]
+    pub fn new(flow: &'a Flow) -> Self {
+        let stacks = flow.stacks.iter().map(Vec::as_slice).zip(counts(flow));
+        Self::of_stacks(flow, stacks, |stack| kind_of_stack(flow, stack))
+    }
+
+    /// The tree of stacks of a flow's frames, root first, and what each has. `whole` is the kind of all of a stack.
+    pub fn of_stacks<'s>(
+        flow: &'a Flow,
+        stacks: impl Iterator<Item = (&'s [u32], u64)>,
+        whole: impl Fn(&[u32]) -> Option<FrameKind>,
+    ) -> Self {
         let mut labels = Labels::default();
-        let branches = grow(flow, &mut labels);
+        let mut branches = vec![Branch::default()];
+        for (stack, count) in stacks.filter(|(_, count)| 0 < *count) {
+            let whole = whole(stack);
+            let mut at = 0;
+            branches[at].total += count;
+            for frame in stack {
+                let label = labels.in_stack(&flow.frames[*frame as usize], whole);
+                let next_free = branches.len();
+                at = *branches[at].children.entry(label).or_insert(next_free);
+                if at == next_free {
+                    branches.push(Branch::default());
+                }
+                branches[at].total += count;
+            }
+        }
         let nodes = preorder(&branches, &labels.list);
         Self { labels: labels.list, nodes }
     }
 }
 
 impl<'a> Labels<'a> {
-    /// The label of a frame on its own.
-    pub(crate) fn of(&mut self, frame: &'a Frame) -> usize {
+    /// The label of a frame on its own: a place in the list.
+    pub fn of(&mut self, frame: &'a Frame) -> usize {
         self.intern(Label { kind: frame.kind, name: &frame.name, module: frame.module })
     }
 
     /// The label of a frame in a stack: all of an idle CPU's stack is idle, the kernel's idle loop too.
-    pub(crate) fn in_stack(&mut self, frame: &'a Frame, whole: Option<FrameKind>) -> usize {
+    pub fn in_stack(&mut self, frame: &'a Frame, whole: Option<FrameKind>) -> usize {
         let kind = if whole == Some(FrameKind::Idle) { FrameKind::Idle } else { frame.kind };
         self.intern(Label { kind, name: &frame.name, module: frame.module })
     }
@@ -73,7 +101,8 @@ impl<'a> Labels<'a> {
 }
 
 /// What a sample with this stack is counted as: idle, or whatever its innermost frame is.
-pub(crate) fn kind_of_stack(flow: &Flow, stack: &[u32]) -> Option<FrameKind> {
+#[must_use]
+pub fn kind_of_stack(flow: &Flow, stack: &[u32]) -> Option<FrameKind> {
     let kind = |frame: &u32| flow.frames[*frame as usize].kind;
     stack
         .first()
@@ -83,7 +112,8 @@ pub(crate) fn kind_of_stack(flow: &Flow, stack: &[u32]) -> Option<FrameKind> {
 }
 
 /// A process with its VM in front: `[vm1] compute`; a VM that can't be looked into is its own process.
-pub(crate) fn process_name(thread: &FlowThread) -> String {
+#[must_use]
+pub fn process_name(thread: &FlowThread) -> String {
     match &thread.vm {
         Some(vm) if thread.process == format!("[{vm}]") => thread.process.clone(),
         Some(vm) => format!("[{vm}] {}", thread.process),
@@ -92,31 +122,13 @@ pub(crate) fn process_name(thread: &FlowThread) -> String {
 }
 
 /// Samples of each stack.
-pub(crate) fn counts(flow: &Flow) -> Vec<u64> {
+#[must_use]
+pub fn counts(flow: &Flow) -> Vec<u64> {
     let mut counts = vec![0_u64; flow.stacks.len()];
     for sample in &flow.samples {
         counts[sample.stack as usize] += 1;
     }
     counts
-}
-
-fn grow<'a>(flow: &'a Flow, labels: &mut Labels<'a>) -> Vec<Branch> {
-    let mut branches = vec![Branch::default()];
-    for (stack, count) in flow.stacks.iter().zip(counts(flow)).filter(|(_, count)| *count > 0) {
-        let whole = kind_of_stack(flow, stack);
-        let mut at = 0;
-        branches[at].total += count;
-        for frame in stack {
-            let label = labels.in_stack(&flow.frames[*frame as usize], whole);
-            let next_free = branches.len();
-            at = *branches[at].children.entry(label).or_insert(next_free);
-            if at == next_free {
-                branches.push(Branch::default());
-            }
-            branches[at].total += count;
-        }
-    }
-    branches
 }
 
 /// Siblings stand by size, largest first, then by name.
@@ -138,10 +150,10 @@ fn preorder(branches: &[Branch], labels: &[Label<'_>]) -> Vec<Node> {
 
 #[cfg(test)]
 mod test {
-    use analysis::flow::FlowSample;
     use model::HostNs;
 
     use super::*;
+    use crate::flow::FlowSample;
 
     /// Stacks as words (one letter a frame) and the tree as indented lines.
     fn check(stacks: &[(&str, usize)], expected: &[&str]) {
