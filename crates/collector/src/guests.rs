@@ -180,6 +180,8 @@ pub(crate) struct GuestWorkers {
     /// What reads what a guest sends.
     child: fn() -> GuestChild,
     memory: Arc<MemoryFinder>,
+    /// Whether stacks are unwound.
+    unwinds: bool,
 }
 
 /// Steps of a guest's last answer: a question under way, and what it has not sent yet.
@@ -201,7 +203,13 @@ impl GuestWorkers {
             pace: Pace::Prompt,
             child: GuestChild::default,
             memory: Arc::default(),
+            unwinds: false,
         }
+    }
+
+    /// Samples have call stacks, which are unwound while sampling.
+    pub(crate) fn unwind_stacks(&mut self) {
+        self.unwinds = true;
     }
 
     /// Guests are sampled from now on.
@@ -275,7 +283,8 @@ impl GuestWorkers {
         let room =
             self.rooms.entry(user).or_insert_with(|| self.room.part(MAX_REPORT_BYTES_OF_USER));
         let (handle, inbox) = inbox::pair();
-        let readers = Readers { child: (self.child)(), memory: Arc::clone(&self.memory) };
+        let memory = Arc::clone(&self.memory);
+        let readers = Readers { child: (self.child)(), memory, unwinds: self.unwinds };
         let worker = Worker::new(process, limits, roots, store, room, inbox, readers);
         let builder = std::thread::Builder::new().name("guest".to_owned());
         let thread = builder.spawn(move || work(worker));

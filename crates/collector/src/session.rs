@@ -112,6 +112,10 @@ impl Session {
                 .map_err(|source| CollectError::Host { what: "/proc", source })?,
             ProcessEvents::Ignored => ProcessLog::default(),
         };
+        let mut guests = GuestWorkers::new();
+        if plan.sampling.call_graph {
+            guests.unwind_stacks();
+        }
         Ok(Self {
             kvm: plan.roots.sys.join("module/kvm").exists(),
             plan,
@@ -120,7 +124,7 @@ impl Session {
             vms: VmTable::default(),
             reachable: HashMap::new(),
             processes,
-            guests: GuestWorkers::new(),
+            guests,
             throttling: ThrottlingLog::default(),
             looks: ScanState::default(),
             window: WindowState::default(),

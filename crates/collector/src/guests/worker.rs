@@ -63,6 +63,8 @@ pub(super) struct Readers {
     pub(super) child: GuestChild,
     /// Where its memory lies.
     pub(super) memory: Arc<MemoryFinder>,
+    /// Samples wait for stacks that it unwinds: it may not be kept from the CPU for long.
+    pub(super) unwinds: bool,
 }
 
 /// One guest's worker.
@@ -75,6 +77,7 @@ pub(super) struct Worker {
     inbox: Inbox,
     child: GuestChild,
     memory: Arc<MemoryFinder>,
+    unwinds: bool,
     reported: GuestReport,
     /// Keeps the way to it ours, where there is one only.
     port: Option<PortLock>,
@@ -115,6 +118,7 @@ impl Worker {
             inbox,
             child: readers.child,
             memory: readers.memory,
+            unwinds: readers.unwinds,
             reported: GuestReport::within(room),
             port: None,
             session: None,
@@ -243,7 +247,9 @@ impl Worker {
         self.begin_over(&memory, limit, pace)?;
         self.find_tasks(&slots)?;
         self.slots = slots;
-        self.session.iter().for_each(Session::lower_priority);
+        if !self.unwinds {
+            self.session.iter().for_each(Session::lower_priority);
+        }
         Ok(())
     }
 

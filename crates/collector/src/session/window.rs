@@ -16,7 +16,7 @@ use crate::throttling::Quotas;
 use crate::vm_table::VmTable;
 
 /// How long guests' stacks may take to be unwound: the rings fill meanwhile. After the end nothing does.
-const UNWIND_LIMIT: Duration = Duration::from_millis(500);
+const UNWIND_LIMIT: Duration = Duration::from_secs(1);
 const LAST_UNWIND_LIMIT: Duration = Duration::from_secs(5);
 
 /// What belongs to the window under way.

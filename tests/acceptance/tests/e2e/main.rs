@@ -29,6 +29,7 @@ mod names;
 mod packages;
 mod quota;
 mod refusals;
+mod stacks;
 mod testbed;
 mod together;
 mod trace;
@@ -78,6 +79,7 @@ const TESTS: &[Test] = tests! {
     Main guests::three_guests_are_distinguished_down_to_their_functions,
     Main guests::nothing_is_installed_in_guests_that_have_names,
     Main guests::guests_that_start_late_or_keep_silent_still_show,
+    Main stacks::guests_call_stacks_are_those_of_the_source,
     Main agent::windows_follow_one_another_and_a_kill_costs_one,
     Main fleet::windows_reach_the_server_and_say_who_took_whose_time,
     Main axis::three_vms_of_one_cpu_are_each_others_thieves,

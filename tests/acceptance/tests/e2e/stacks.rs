@@ -1,0 +1,131 @@
+//! Call stacks inside guests, against programs whose calls are known (workloads/calls.c).
+
+use std::path::Path;
+
+use acceptance::{in_testbed, report, run, text};
+use serde_json::Value;
+
+/// Of the program's branches, the function of each that no other has.
+const BRANCHES: [&str; 5] = ["recurse", "compare", "on_signal", "tail", "look"];
+/// As deep as `recurse` calls itself.
+const DEPTH: usize = 40;
+
+/// A stack and its samples.
+struct Stack {
+    /// The innermost function first.
+    frames: Vec<String>,
+    samples: u64,
+}
+
+impl Stack {
+    fn has(&self, function: &str) -> bool {
+        self.frames.iter().any(|frame| frame == function)
+    }
+
+    /// Whether these functions call each other, the innermost first.
+    fn has_calls(&self, calls: &[&str]) -> bool {
+        self.frames.windows(calls.len()).any(|frames| frames == calls)
+    }
+}
+
+pub(crate) fn guests_call_stacks_are_those_of_the_source() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "vmscope record -o rec --duration 15 --call-graph";
+    let ran = in_testbed("call-stacks", folder.path(), script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let recording = folder.path().join("rec");
+    let unified = report(&recording, &["--limit", "100000"]).unwrap();
+    assert_eq!(unified.sum(|_| true), unified.samples(), "the rows add up to the total");
+    assert_eq!(unified.counter("samples_dropped"), 0);
+    let stacks = &unified.0["guest_stacks"];
+    for (mode, least) in [("user", 95), ("kernel", 98)] {
+        let [all, whole] = ["samples", "whole"].map(|key| stacks[mode][key].as_u64().unwrap());
+        eprintln!("{mode}: {whole} of {all} guest stacks are whole: {stacks}");
+        assert!(500 < all && least * all <= 100 * whole, "{mode}: {whole} of {all} are whole");
+    }
+    for vm in ["old", "new"] {
+        for process in ["calls", "calls-fp"] {
+            stacks_are_those_of_the_source(&recording, vm, process);
+        }
+    }
+    callers_and_callees_add_up(&recording);
+}
+
+fn stacks_are_those_of_the_source(recording: &Path, vm: &str, process: &str) {
+    let whose = ["--view", "guest", "--vm", vm, "--process", process];
+    let found = report(recording, &[&whose[..], &["--by", "stack"]].concat()).unwrap();
+    assert_eq!(found.sum(|_| true), found.samples(), "each sample has one stack");
+    let stack = |row: &Value| Stack {
+        frames: row["frames"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| it.as_str().unwrap().to_owned())
+            .collect(),
+        samples: row["samples"].as_u64().unwrap(),
+    };
+    let stacks: Vec<Stack> = found.rows().iter().map(stack).collect();
+    let sum = |is_it: &dyn Fn(&Stack) -> bool| -> u64 {
+        stacks.iter().filter(|stack| is_it(stack)).map(|stack| stack.samples).sum()
+    };
+    let all = sum(&|stack| BRANCHES.iter().any(|branch| stack.has(branch)));
+    assert!(1000 < all, "{vm} {process}: {all} samples");
+    for branch in BRANCHES {
+        let of_branch = sum(&|stack| stack.has(branch));
+        let share = 100.0 * of_branch as f64 / all as f64;
+        eprintln!("{vm} {process} {branch}: {share:.1} % of {all}");
+        // Each takes a fifth: three standard errors, and what the program spends between two branches.
+        let limit = 300.0 * (0.2 * 0.8 / all as f64).sqrt() + 0.5;
+        assert!((share - 20.0).abs() < limit, "{vm} {process} {branch}: {share:.1} %");
+    }
+    let most = |name: &str, of: u64, all: u64| {
+        assert!(0 < all && 97 * all <= 100 * of, "{vm} {process} {name}: {of} of {all}");
+    };
+    let with =
+        |function: &'static str| move |stack: &Stack| stack.has("turn") && stack.has(function);
+    let deep = |stack: &Stack| stack.frames.iter().filter(|it| *it == "recurse").count() == DEPTH;
+    most("recursion", sum(&|it| with("recurse")(it) && deep(it)), sum(&with("recurse")));
+    let back = ["turn", "burn", "compare"];
+    let is_back =
+        |it: &Stack| it.has_calls(&back) && it.has_calls(&["sort", "main"]) && it.has("qsort_r");
+    most("callback", sum(&is_back), sum(&with("compare")));
+    let signal = |it: &Stack| {
+        it.has_calls(&["burn", "on_signal"]) && it.has_calls(&["raise", "send_signal", "main"])
+    };
+    // The first ones are cut short: more is copied from then on.
+    assert!(80 * sum(&with("on_signal")) <= 100 * sum(&signal), "{vm} {process}: signals");
+    let tail = |it: &Stack| it.has_calls(&["turn", "burn", "tail", "main"]);
+    most("tail call", sum(&tail), sum(&with("tail")));
+    let call =
+        |it: &Stack| it.has_calls(&["entry_SYSCALL_64_after_hwframe", "access", "look", "main"]);
+    most(
+        "system call",
+        sum(&|it| it.has("do_faccessat") && call(it)),
+        sum(&|it| it.has("do_faccessat")),
+    );
+    let thread = |it: &Stack| it.has_calls(&["turn", "burn", "in_thread"]) && !it.has("main");
+    most("thread", sum(&thread), sum(&with("in_thread")));
+}
+
+/// The samples of a function are those of its tree, of callers and of callees.
+fn callers_and_callees_add_up(recording: &Path) {
+    let whose = ["--view", "guest", "--vm", "old", "--process", "calls"];
+    let with = |more: &[&str]| report(recording, &[&whose[..], more].concat()).unwrap();
+    let children = with(&["--children"]);
+    let burn = children.sum(|row| text(row, "function") == "burn");
+    assert!(500 < burn);
+    let callers = with(&["--callers", "burn"]);
+    assert_eq!(callers.0["totals"]["matched"].as_u64(), Some(burn));
+    let at = |depth: u64| callers.sum(|row| row["depth"].as_u64() == Some(depth));
+    assert_eq!([at(0), at(1)], [burn, burn], "each call of it has a caller");
+    let callees = with(&["--callees", "burn"]);
+    assert_eq!(callees.0["totals"]["matched"].as_u64(), Some(burn));
+    let own: u64 = callees.rows().iter().map(|row| row["self_samples"].as_u64().unwrap()).sum();
+    assert_eq!(own, burn, "each sample is in one function of the tree");
+    let path = recording.to_str().unwrap();
+    let folded = run(&["export", path, "--format", "folded", "-o", "-"]).unwrap();
+    let folded = String::from_utf8(folded.stdout).unwrap();
+    assert!(folded.contains(";main;sort;qsort_r;"), "exports have the stacks");
+    let none = run(&["report", path, "--callers", "nothing"]).unwrap();
+    assert_eq!(none.status.code(), Some(1), "{none:?}");
+}
