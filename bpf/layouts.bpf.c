@@ -12,10 +12,12 @@
 
 struct sample sample;
 struct stack stack;
+struct stack_chunk stack_chunk;
 struct ring ring;
 struct vcpu_ref vcpu_ref;
 struct guest_view guest_view;
 struct guest_slot guest_slot;
+struct guest_page guest_page;
 struct guest_code guest_code;
 struct vcpu_found vcpu_found;
 struct switch_event switch_event;

@@ -70,7 +70,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 fn record_command(duration: Duration) -> Vec<String> {
     let seconds = duration.as_secs_f64().to_string();
-    ["vmscope", "record", "-o", RECORDING, "--duration", &seconds].map(str::to_owned).to_vec()
+    let line = ["vmscope", "record", "-o", RECORDING, "--duration", &seconds, "--call-graph"];
+    line.map(str::to_owned).to_vec()
 }
 
 /// Prints the report and writes the flame graph, as a user would do next.

@@ -67,13 +67,13 @@ pub(crate) fn guest_stack(vcpu: &VcpuSample, unwound: Option<UnwoundStack>) -> G
         let frames = part.iter().flat_map(|part| part.frames.iter());
         frames.skip(n_left_out).map(|frame| GuestVirt(*frame)).collect()
     };
-    // Without the stack pointer only the user's part, up to the entry, is known.
-    let no_register = is_kernel.then_some(StackEnd::NoRegister);
+    // Without the stack pointer only the part before the kernel's entry is known.
+    let unknown = |is_it: bool| is_it.then_some(StackEnd::NoRegister);
     GuestStack {
         kernel: frames(&kernel, 1),
-        kernel_end: kernel.as_ref().map(|part| part.end).or(no_register),
+        kernel_end: kernel.as_ref().map(|part| part.end).or(unknown(is_kernel)),
         user: frames(&user, usize::from(!is_kernel)),
-        user_end: user.map(|part| part.end),
+        user_end: user.map(|part| part.end).or(unknown(!is_kernel)),
     }
 }
 

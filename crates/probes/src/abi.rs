@@ -175,7 +175,7 @@ mod test {
         (0..16).for_each(|n| put(REGISTERS_AT + 8 * n, 100 + n as u64));
         (0..21).for_each(|n| put(ENTRY_AT + 8 * n, 200 + n as u64));
         put(GUEST_AT, 1 | 2 << 32);
-        let chunks: Vec<u8> = (0..2 * CHUNK_BYTES).map(|n| (n / CHUNK_BYTES) as u8).collect();
+        let chunks = vec![0; 2 * CHUNK_BYTES];
         let guest = |bytes: &[u8]| {
             let guest = RawStack { stack: bytes, chunks: &chunks }.guest();
             (guest.registers(), guest.entry(), guest.chunks().count())

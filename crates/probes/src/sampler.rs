@@ -45,7 +45,7 @@ const MAX_MORE_CHUNKS: u32 = 8;
 /// `STACK_DEPTH_OF`: the element of a thread.
 fn stack_depth_of(cr3: u64, tid: u32) -> usize {
     // PTI sets bit 12 in user mode.
-    let tables = (cr3 >> 13) as u32;
+    let tables = u32::try_from(cr3 >> 13 & 0xffff_ffff).unwrap_or_default();
     let hash = tables.wrapping_mul(0x9e37_79b1) ^ tid.wrapping_mul(0x85eb_ca6b);
     (hash >> 20) as usize
 }

@@ -34,15 +34,20 @@ fn structures_lie_as_rust_reads_them() {
          runnable_ns 56, pid 64, tid 68, vcpu 72, exit_reason 76, exit_info 80, stack 84, flags 88, cpl 89, \
          asid 90, guest_stack 92, guest_pid 96, guest_tid 100, 104",
     );
-    check("stack", "kernel_bytes 0, user_bytes 4, kernel 8, user 520, 1032");
+    check(
+        "stack",
+        "kernel_bytes 0, user_bytes 4, kernel 8, user 520, guest 1032, chunks 1036, registers 1040, entry 1168, 1336",
+    );
+    check("stack_chunk", "address 0, bytes 8, 1032");
     check("ring", "head 0, dropped 8, read_errors 16, unknown 24, tail 64, 128");
     check("vcpu_ref", "tid 0, row 4, vcpu 8, vmcb 16, kicked 24, view 28, 32");
     check(
         "guest_view",
-        "current 0, direct_map 8, image 16, mm 24, stack 28, fs_base 32, pid 36, comm 40, start_time 44, pgd 48, \
-         tree 52, area_start 56, area_offset 60, area_file 64, file_path 68, file_inode 72, file_pages 76, \
-         task_bytes 80, slot 88, 184",
+        "current 0, direct_map 8, image 16, irq_stack 24, mm 32, stack 36, fs_base 40, pid 44, comm 48, start_time 52, \
+         pgd 56, tree 60, area_start 64, area_offset 68, area_file 72, file_path 76, file_inode 80, file_pages 84, \
+         task_bytes 88, paging_levels 92, slot 96, page 192, 704",
     );
+    check("guest_page", "address 0, root 8, entry 16, shift 24, 32");
     check("guest_slot", "start 0, bytes 8, shift 16, 24");
     check(
         "guest_code",
