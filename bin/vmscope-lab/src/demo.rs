@@ -70,7 +70,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 fn record_command(duration: Duration) -> Vec<String> {
     let seconds = duration.as_secs_f64().to_string();
-    let line = ["vmscope", "record", "-o", RECORDING, "--duration", &seconds, "--call-graph"];
+    let line = ["vmscope", "record", "-o", RECORDING, "--call-graph", "on", "--duration", &seconds];
     line.map(str::to_owned).to_vec()
 }
 

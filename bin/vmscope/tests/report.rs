@@ -85,6 +85,18 @@ fn check_error(dir: &Path, args: &[&str], code: i32, line: &str) {
 }
 
 #[test]
+fn calls() {
+    let dir = world_recorded("calls");
+    check(&dir, &["--children"], "children.txt");
+    check(&dir, &["--by", "stack"], "stacks.txt");
+    check(&dir, &["--by", "stack", "--format", "json"], "stacks.json");
+    check(&dir, &["--callers", "svm_vcpu_run", "--format", "csv"], "callers.csv");
+    let nothing = "no function nothing in the call stacks of this view: see vmscope report";
+    check_error(&dir, &["--callees", "nothing"], 1, nothing);
+    check_error(&dir, &["--children", "--callers", "main"], 2, "cannot be used with");
+}
+
+#[test]
 fn formats() {
     let dir = world_recorded("formats");
     check(&dir, &[], "unified.txt");

@@ -27,13 +27,14 @@ pub(crate) fn waiting(sample: &Sample, raw: &RawGuestStack<'_>) -> Option<Waitin
     };
     let here = at(vcpu.ip.0, registers);
     let user = if is_kernel { raw.entry().and_then(|entry| at(entry.ip, entry)) } else { here };
+    let cr3 = vcpu.cr3.map_or(0, |cr3| cr3.base());
     let sample = StackSample {
         pid: task.pid.0,
+        cr3,
         kernel: here.filter(|_| is_kernel),
         user,
         copies: copies(raw),
     };
-    let cr3 = vcpu.cr3.map_or(0, |cr3| cr3.base());
     Some(WaitingStack { vcpu: vcpu.vcpu, cr3, tid: task.tid.0, sample })
 }
 

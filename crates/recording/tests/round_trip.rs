@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Wild, merged, read, read_switches, spool, write, write_with_switches};
-use model::{CpuId, Header, OffCpuSource, Sample, Switch, Tables, VcpuState};
+use model::{CpuId, GuestStack, Header, OffCpuSource, Sample, Switch, Tables, VcpuState};
 use recording::{Error, Recording, Writer, encode};
 
 fn check(header: &Header, tables: &Tables, cpus: &[Vec<Sample>]) {
@@ -165,6 +165,7 @@ fn a_recording_from_before_waits_opens() {
     let (header, mut tables, mut cpus) = common::small();
     assert_eq!(recording.header, Header { off_cpu_source: OffCpuSource::Samples, ..header });
     tables.images.retain(|image| image.kernel_stack.is_none());
+    tables.stacks.iter_mut().for_each(|stack| stack.guest = GuestStack::default());
     let (throttling, exits, cpu_nodes, memory) = (vec![], vec![], vec![], vec![]);
     let (quota_members, throttled_queues) = (vec![], vec![]);
     let later =

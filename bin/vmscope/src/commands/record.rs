@@ -25,6 +25,8 @@ const EXAMPLE: &str = "Examples:
   vmscope record -o build -- make -j8         as long as a command runs
   vmscope record -o exact --offcpu-source switches
                                               exact times of lost CPUs
+  vmscope record -o calls --call-graph        call stacks of host and guests:
+                                              vmscope report calls --children
   vmscope record -o why --exits               count VM exits
   vmscope record -o job --trace -- make       also trace the command:
                                               vmscope trace report job

@@ -22,6 +22,8 @@ pub const MAX_STACK_FRAMES: usize = 127;
 pub struct StackSample {
     /// Thread group's id; 0 for a kernel thread.
     pub pid: u32,
+    /// Raw page-table base: of two programs that a process executes one after the other each has its own. 0: unknown.
+    pub cr3: u64,
     /// If it was in kernel mode.
     pub kernel: Option<StackRegisters>,
     /// If it is not a kernel thread. In kernel mode they serve where the kernel's part does not lead to them.

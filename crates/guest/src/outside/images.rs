@@ -227,10 +227,14 @@ impl Images {
         is_old || self.last_new_ns.saturating_add(YOUNG_NS) < now_ns && are_whole()
     }
 
-    /// The executable mappings of a process that was there at the last look.
-    pub(crate) fn mappings(&self, pid: u32) -> Option<&[GuestMapping]> {
-        let mut of_pid = self.live.range((pid, 0)..=(pid, u64::MAX));
-        of_pid.next_back().map(|(_, live)| live.image.mappings.as_slice())
+    /// The executable mappings of a process, as far as looks and samples have found them. `cr3` tells which of the programs
+    /// it is that the process has executed; 0: the last one.
+    pub(crate) fn mappings(&self, pid: u32, cr3: u64) -> Option<&[GuestMapping]> {
+        let cr3 = Cr3::new(cr3).base();
+        let live = self.live.range((pid, 0)..=(pid, u64::MAX)).map(|(_, live)| &live.image);
+        let mut live = live.rev().filter(|image| cr3 == 0 || image.cr3 == cr3);
+        let ended = || self.ended.get(&(pid, cr3)).map(|ended| &ended.image);
+        live.next().or_else(ended).map(|image| image.mappings.as_slice())
     }
 
     /// Whether only a walk over all tasks tells which process has some page tables.

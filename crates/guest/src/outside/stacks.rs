@@ -74,7 +74,7 @@ impl Stacks {
             }
             part
         });
-        let user = user.map(|user| self.unwind_user(guest, sample.pid, &user, &copies));
+        let user = user.map(|user| self.unwind_user(guest, sample, &user, &copies));
         UnwoundStack { kernel, user }
     }
 
@@ -99,11 +99,12 @@ impl Stacks {
     fn unwind_user(
         &mut self,
         guest: &Guest<'_>,
-        pid: u32,
+        sample: &StackSample,
         start: &Registers,
         copies: &[StackCopy],
     ) -> StackPart {
-        let Some(mappings) = guest.images.mappings(pid) else {
+        let StackSample { pid, cr3, .. } = *sample;
+        let Some(mappings) = guest.images.mappings(pid, cr3) else {
             return StackPart { frames: vec![start.ip], end: StackEnd::NoProcess };
         };
         let areas = || mappings.iter().map(|mapping| area(guest.modules, mapping));
