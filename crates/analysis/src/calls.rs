@@ -1,6 +1,6 @@
 //! Who calls whom: functions with what they call, and the trees of a function's callers and callees.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::flow::tree::{Labels, Tree, counts, kind_of_stack};
 use crate::flow::{Flow, Frame, FrameKind};
@@ -87,22 +87,26 @@ fn owner<'f>(flow: &'f Flow, stack: &[u32]) -> (Owner<'f>, usize) {
 
 fn row(flow: &Flow, frame: &Frame, owner: Owner<'_>, samples: u64, own: u64) -> CallRow {
     let module = frame.module.and_then(|module| flow.modules.get(module as usize));
-    // The row has the VM besides.
-    let without_vm =
-        |path: &str| owner.vm.and_then(|vm| path.strip_prefix(vm)).unwrap_or(path).to_owned();
     CallRow {
         samples,
         own,
         depth: 0,
         name: frame.name.clone(),
         kind: frame.kind,
-        module: module.map(|module| without_vm(&module.path)),
+        // The row has the VM besides.
+        module: module.map(|module| without_vm(&module.path, owner.vm).to_owned()),
         vm: owner.vm.map(|vm| vm.trim_matches(['[', ']']).to_owned()),
         process: owner.process.map(str::to_owned),
         frames: Vec::new(),
     }
 }
 
+/// A module's path without its VM in front.
+fn without_vm<'p>(path: &'p str, vm: Option<&str>) -> &'p str {
+    vm.and_then(|vm| path.strip_prefix(vm)).unwrap_or(path)
+}
+
+/// Stacks that have samples.
 fn counted(flow: &Flow) -> impl Iterator<Item = (&Vec<u32>, u64)> {
     flow.stacks.iter().zip(counts(flow)).filter(|(_, count)| 0 < *count)
 }
@@ -171,6 +175,7 @@ enum Direction {
 fn around(flow: &Flow, name: &str, direction: Direction) -> (u64, Vec<CallRow>) {
     let is_it = |frame: &u32| flow.frames[*frame as usize].name == name;
     let mut matched = 0;
+    let mut vms = BTreeSet::new();
     let mut parts: Vec<(Vec<u32>, u64)> = Vec::new();
     for (stack, count) in counted(flow) {
         // Of a function that calls itself the way to the innermost, or on from the outermost.
@@ -184,6 +189,7 @@ fn around(flow: &Flow, name: &str, direction: Direction) -> (u64, Vec<CallRow>) 
         };
         if let Some(part) = part {
             matched += count;
+            vms.insert(owner(flow, stack).0.vm);
             parts.push((part, count));
         }
     }
@@ -193,6 +199,8 @@ fn around(flow: &Flow, name: &str, direction: Direction) -> (u64, Vec<CallRow>) 
     };
     let tree =
         Tree::of_stacks(flow, parts.iter().map(|(part, count)| (part.as_slice(), *count)), whole);
+    // Of one VM alone it need not be said with each module.
+    let vm = vms.first().copied().flatten().filter(|_| vms.len() == 1);
     let nodes = tree.nodes.iter().enumerate().skip(1);
     let rows = nodes.filter_map(|(place, node)| {
         let label = tree.labels[node.label?];
@@ -206,7 +214,7 @@ fn around(flow: &Flow, name: &str, direction: Direction) -> (u64, Vec<CallRow>) 
             depth: node.depth - 1,
             name: label.name.to_owned(),
             kind: label.kind,
-            module: module.map(|module| module.path.clone()),
+            module: module.map(|module| without_vm(&module.path, vm).to_owned()),
             vm: None,
             process: None,
             frames: Vec::new(),

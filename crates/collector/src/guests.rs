@@ -318,10 +318,10 @@ impl GuestWorkers {
         }
     }
 
-    /// Unwinds stacks of guests, all guests at the same time: in the same order, `None` where no answer came within `limit`.
+    /// Unwinds stacks of guests, whose samples it takes, all guests at the same time: in the same order, `None` where no answer came within `limit`.
     pub(crate) fn unwind(
         &self,
-        waiting: &[WaitingStack],
+        waiting: &mut [WaitingStack],
         vm_of: &dyn Fn(&WaitingStack) -> Option<VmId>,
         limit: Duration,
     ) -> Vec<Option<UnwoundStack>> {
@@ -332,14 +332,15 @@ impl GuestWorkers {
                 places.entry(vm).or_default().push(place);
             }
         }
-        let order = |(vm, places): (VmId, Vec<usize>)| {
+        let mut order = |(vm, places): (VmId, Vec<usize>)| {
             let handle = self.workers.iter().find(|worker| worker.vm == vm)?.handle()?;
-            let samples = places.iter().map(|place| waiting[*place].sample.clone()).collect();
+            let samples = places.iter().map(|place| std::mem::take(&mut waiting[*place].sample));
+            let samples = samples.collect();
             let (answer, answered) = std::sync::mpsc::sync_channel(1);
             handle.order(Order::Unwind(UnwindOrder { samples, until, answer }));
             Some((places, answered))
         };
-        let ordered: Vec<_> = places.into_iter().filter_map(order).collect();
+        let ordered: Vec<_> = places.into_iter().filter_map(&mut order).collect();
         let mut unwound = vec![None; waiting.len()];
         for (places, answered) in ordered {
             let left = until.saturating_duration_since(Instant::now());

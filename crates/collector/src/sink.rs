@@ -110,15 +110,18 @@ impl Held {
         let mut unwound = if waiting.is_empty() { Vec::new() } else { unwind(waiting) };
         for HeldStack { cpu_idx, at, mut stack, waiting } in std::mem::take(&mut self.stacks) {
             let record = &mut self.records[cpu_idx][at..at + RECORD_SIZE];
-            if let Some(place) = waiting
+            let id = if let Some(place) = waiting
                 && let Some(sample) = record.first_chunk::<RECORD_SIZE>()
                 && let VcpuState::Guest(vcpu) | VcpuState::Vmm(vcpu) =
                     recording::decode(sample, CpuId(0)).vcpu
             {
                 let answer = unwound.get_mut(place).and_then(Option::take);
                 stack.guest = guest_stacks::guest_stack(&vcpu, answer);
-            }
-            if let Some(id) = table.intern(stack) {
+                table.intern_of(vcpu.vcpu, stack)
+            } else {
+                table.intern(stack)
+            };
+            if let Some(id) = id {
                 record[STACK_FIELD].copy_from_slice(&id.0.to_le_bytes());
             }
         }

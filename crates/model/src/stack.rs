@@ -31,11 +31,13 @@ pub enum StackEnd {
     NoProcess,
     /// What reads the guest's memory did not answer in time.
     Late,
+    /// The guest has more different stacks than are kept.
+    NoRoom,
 }
 
 impl StackEnd {
     /// All of them: a recording's spool has their places here, plus one.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Start,
         Self::UserMode,
         Self::Cut,
@@ -48,6 +50,7 @@ impl StackEnd {
         Self::TooMuchWork,
         Self::NoProcess,
         Self::Late,
+        Self::NoRoom,
     ];
 
     /// Its word in files.
@@ -66,6 +69,7 @@ impl StackEnd {
             Self::TooMuchWork => "too_much_work",
             Self::NoProcess => "no_process",
             Self::Late => "late",
+            Self::NoRoom => "no_room",
         }
     }
 
@@ -97,6 +101,7 @@ impl fmt::Display for StackEnd {
             Self::TooMuchWork => "unwind tables that take too long",
             Self::NoProcess => "an unknown process",
             Self::Late => "a reader of the guest's memory that did not answer in time",
+            Self::NoRoom => "more different stacks than are kept",
         })
     }
 }
