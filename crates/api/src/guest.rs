@@ -185,8 +185,8 @@ pub enum Response {
     CurrentTasks(Box<CurrentTasks>),
     /// To `AddCode`.
     CodeAdded,
-    /// To `Stacks`, in the same order.
-    Stacks(#[serde(deserialize_with = "at_most::<_, _, MAX_STACKS>")] Vec<UnwoundStack>),
+    /// To `Stacks`.
+    Stacks(UnwoundStacks),
 }
 
 /// Where a guest's kernel says which task runs on each CPU, and where it keeps what the host reads of a task.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use api::guest::{
     CurrentTasks, GuestMap, HEADER_BYTES, MAX_ANSWER_BYTES, ModuleSymbols, Pace, Request, Response,
-    StackSample, UnwoundStack, VERSION,
+    StackSample, UnwoundStacks, VERSION,
 };
 use model::{Clock, GuestCode};
 
@@ -247,7 +247,7 @@ impl Session {
         }
     }
 
-    /// Frames of stacks that were copied.
+    /// Frames of stacks that were copied, and the CPU time that this took.
     ///
     /// # Errors
     /// If it does not answer, or not as it should.
@@ -255,12 +255,15 @@ impl Session {
         &mut self,
         samples: Vec<StackSample>,
         limit: Duration,
-    ) -> Result<Vec<UnwoundStack>, SessionError> {
+    ) -> Result<UnwoundStacks, SessionError> {
         self.begin_question(limit);
         let n_requested = samples.len();
         match self.ask(&Request::Stacks(samples))? {
-            Response::Stacks(stacks) => stacks::check(stacks, n_requested)
-                .ok_or_else(|| SessionError::Nonsense("stacks of other samples".into())),
+            Response::Stacks(UnwoundStacks { stacks, cpu_ns }) => {
+                stacks::check(stacks, n_requested)
+                    .map(|stacks| UnwoundStacks { stacks, cpu_ns })
+                    .ok_or_else(|| SessionError::Nonsense("stacks of other samples".into()))
+            }
             other => Err(unexpected(&other)),
         }
     }

@@ -54,6 +54,15 @@ pub struct StackBytes {
     pub bytes: Vec<u8>,
 }
 
+/// Frames of all stacks of a request, in its order.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct UnwoundStacks {
+    #[serde(deserialize_with = "at_most::<_, _, MAX_STACKS>")]
+    pub stacks: Vec<UnwoundStack>,
+    /// CPU time that unwinding took.
+    pub cpu_ns: u64,
+}
+
 /// Frames of a stack.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct UnwoundStack {

@@ -5,12 +5,12 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use api::guest::{
-    CpuTask, CurrentTasks, GuestMap, GuestModule, MAX_REQUEST_BYTES, MAX_STACKS, Pace, StackSample,
-    UnwoundStack,
+    CpuTask, CurrentTasks, GuestMap, GuestModule, MAX_REQUEST_BYTES, MAX_STACKS, Pace, StackPart,
+    StackRegisters, StackSample, UnwoundStack,
 };
 use guest::{Channel, Limits, LogStart, Session, SessionError};
 use host::vms::VmProcess;
-use model::{Budget, BuildId, HostNs};
+use model::{Budget, BuildId, HostNs, StackEnd};
 use probes::{GuestView, MemorySlot};
 use symbols::{GuestChild, Store};
 
@@ -53,6 +53,9 @@ const LATE_SLICE: Duration = Duration::from_secs(1);
 /// Bytes of stacks in one request: `MAX_REQUEST_BYTES`, with room for the rest.
 const UNWIND_BYTES: usize = MAX_REQUEST_BYTES - (1 << 16);
 
+/// A guest whose stacks take long to unwind has none for this many times as long: it has half a CPU at most.
+const UNWIND_REST: u32 = 1;
+
 /// No time limit: wait for the next order.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 
@@ -78,6 +81,7 @@ pub(super) struct Worker {
     child: GuestChild,
     memory: Arc<MemoryFinder>,
     unwinds: bool,
+    unwind_rest_until: Instant,
     reported: GuestReport,
     /// Keeps the way to it ours, where there is one only.
     port: Option<PortLock>,
@@ -119,6 +123,7 @@ impl Worker {
             child: readers.child,
             memory: readers.memory,
             unwinds: readers.unwinds,
+            unwind_rest_until: Instant::now(),
             reported: GuestReport::within(room),
             port: None,
             session: None,
@@ -475,6 +480,10 @@ impl Worker {
         if self.via != MEMORY || self.inbox.is_gone() || until <= Instant::now() {
             return;
         }
+        if Instant::now() < self.unwind_rest_until {
+            let _ = answer.send(samples.iter().map(without_callers).collect());
+            return;
+        }
         let Some(mut session) = self.session.take() else { return };
         match self.unwind_over(&mut session, samples, until) {
             Ok(stacks) => {
@@ -506,7 +515,10 @@ impl Worker {
                 room -= n_bytes(&sample);
                 batch.push(sample);
             }
-            stacks.extend(session.unwind(batch, self.limits.time)?);
+            let unwound = session.unwind(batch, self.limits.time)?;
+            stacks.extend(unwound.stacks);
+            let rest = Duration::from_nanos(unwound.cpu_ns) * UNWIND_REST;
+            self.unwind_rest_until = self.unwind_rest_until.max(Instant::now()) + rest;
         }
         Ok(stacks)
     }
@@ -619,6 +631,15 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// The stack of a sample that is not unwound.
+fn without_callers(sample: &StackSample) -> UnwoundStack {
+    let part = |registers: &StackRegisters| StackPart {
+        frames: vec![registers.ip],
+        end: StackEnd::TooMuchWork,
+    };
+    UnwoundStack { kernel: sample.kernel.as_ref().map(part), user: sample.user.as_ref().map(part) }
 }
 
 /// Bytes of a sample in a request, at most.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use api::guest::{
     GuestMap, GuestMapping, MAX_ANSWER_BYTES, MAX_LOW_PACE_BYTES, ModuleSymbols, Pace, Request,
-    Response, StackSample, VERSION,
+    Response, StackSample, UnwoundStacks, VERSION,
 };
 use linux::tasks::Process;
 use model::GuestCode;
@@ -233,7 +233,10 @@ impl MemoryServer {
             modules: &self.modules,
             now_ns: crate::now_ns(),
         };
-        Ok(Response::Stacks(self.stacks.unwind(&guest, samples)))
+        let before_ns = crate::clock_ns(ClockId::ProcessCPUTime);
+        let stacks = self.stacks.unwind(&guest, samples);
+        let cpu_ns = crate::clock_ns(ClockId::ProcessCPUTime).saturating_sub(before_ns);
+        Ok(Response::Stacks(UnwoundStacks { stacks, cpu_ns }))
     }
 
     fn current_tasks(&mut self) -> Result<Response, NotFound> {
