@@ -72,11 +72,12 @@ impl MemoryFinder {
         if process.began_ticks == 0 { Err(GuestError::VmGone) } else { Ok(()) }
     }
 
-    /// The memory of a VM, as KVM has it now.
+    /// The memory of a VM, as KVM has it now. `takes_stacks`: it is read for call stacks, too.
     pub(super) fn find(
         &self,
         process: &VmProcess,
         roots: &Roots,
+        takes_stacks: bool,
     ) -> Result<(Channel, Vec<MemorySlot>), GuestError> {
         Self::check(process, roots)?;
         let mut finder = self.finder.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,6 +106,7 @@ impl MemoryFinder {
             process: vm.pid,
             began_ticks: process.began_ticks,
             slots: vm.slots.iter().map(slot).collect(),
+            takes_stacks,
         }));
         Ok((channel, vm.slots))
     }

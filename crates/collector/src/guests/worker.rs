@@ -247,7 +247,7 @@ impl Worker {
     fn begin_to_read(&mut self, limit: Duration, pace: Pace) -> Result<(), GuestError> {
         let finder = Arc::clone(&self.memory);
         let _turn = finder.wait_for_turn(self.process.user);
-        let (memory, slots) = self.memory.find(&self.process, &self.roots)?;
+        let (memory, slots) = self.memory.find(&self.process, &self.roots, self.unwinds)?;
         self.port = None;
         self.begin_over(&memory, limit, pace)?;
         self.find_tasks(&slots)?;
@@ -384,7 +384,12 @@ impl Worker {
         self.reported.add(map, session.clock());
         self.session = Some(session);
         let has_moved = self.via == MEMORY
-            && self.memory.find(&self.process, &self.roots).map(|(_, slots)| slots).ok().as_ref()
+            && self
+                .memory
+                .find(&self.process, &self.roots, self.unwinds)
+                .map(|(_, slots)| slots)
+                .ok()
+                .as_ref()
                 != Some(&self.slots);
         // Memory that was taken away may be the VMM's own by now; and the administrator may have forbidden to read it.
         if has_moved || self.reported.boots.last().is_some_and(|boot| boot.map.is_crowded()) {
@@ -418,7 +423,7 @@ impl Worker {
     fn last_try(&mut self) -> Result<(), GuestError> {
         // One limit for what is waited for before and after sampling.
         let left = self.limits.time.saturating_sub(self.inbox.waited()).max(LAST_TRY_AT_LEAST);
-        let memory = self.memory.find(&self.process, &self.roots);
+        let memory = self.memory.find(&self.process, &self.roots, self.unwinds);
         let Err(memory) = memory.and_then(|(memory, _)| self.last_try_over(&memory, left)) else {
             return Ok(());
         };

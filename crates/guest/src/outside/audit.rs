@@ -30,6 +30,9 @@ const CLASSES: [&str; 5] = [
     "mapped program files",
 ];
 
+/// What is read besides where call stacks are taken.
+const STACKS: &str = "stacks of threads";
+
 /// Bytes of a name.
 const MAX_NAME_BYTES: usize = 256;
 
@@ -51,14 +54,15 @@ struct Line<'a> {
     vm_process: u32,
     vm_user: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reads: Option<[&'static str; CLASSES.len()]>,
+    reads: Option<Vec<&'static str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
 }
 
 /// Notes that reading begins.
 pub(super) fn begin(guest: &GuestMemory) -> io::Result<()> {
-    write(guest, &Line { reads: Some(CLASSES), ..line(guest, "begin") })
+    let classes = CLASSES.into_iter().chain(guest.takes_stacks.then_some(STACKS));
+    write(guest, &Line { reads: Some(classes.collect()), ..line(guest, "begin") })
 }
 
 /// Notes that it has ended, and how much was read.
@@ -141,6 +145,7 @@ mod test {
             process: Pid(4711),
             began_ticks: 0,
             slots: Vec::new(),
+            takes_stacks: true,
         };
         begin(&guest).unwrap();
         end(&guest, bytes_read(Path::new("/proc"), std::process::id())).unwrap();
@@ -150,7 +155,8 @@ mod test {
         let [begun, ended] = lines.as_slice() else { panic!("{text}") };
         assert_eq!((&begun["event"], &ended["event"]), (&"begin".into(), &"end".into()));
         assert_eq!((&begun["vm_process"], &begun["vm_user"]), (&4711.into(), &64055.into()));
-        assert_eq!(begun["reads"].as_array().unwrap().len(), CLASSES.len());
+        assert_eq!(begun["reads"].as_array().unwrap().len(), CLASSES.len() + 1);
+        assert_eq!(begun["reads"][CLASSES.len()], STACKS);
         assert!(begun["vm"].as_str().unwrap().len() <= MAX_NAME_BYTES);
         assert!(0 < ended["bytes"].as_u64().unwrap());
     }
@@ -166,6 +172,7 @@ mod test {
             process: Pid(4711),
             began_ticks: 0,
             slots: Vec::new(),
+            takes_stacks: false,
         };
         let fixed = |line| Line {
             time: "2026-01-31T12:00:00.000Z".into(),
@@ -175,7 +182,7 @@ mod test {
             ..line
         };
         let lines = [
-            fixed(Line { reads: Some(CLASSES), ..line(&guest, "begin") }),
+            fixed(Line { reads: Some(CLASSES.to_vec()), ..line(&guest, "begin") }),
             fixed(Line { bytes: Some(38_109_399), ..line(&guest, "end") }),
         ];
         let text = lines.map(|line| serde_json::to_string(&line).unwrap() + "\n").concat();

@@ -59,6 +59,8 @@ pub struct GuestMemory {
     /// When that began, in the kernel's clock ticks since the host booted.
     pub began_ticks: u64,
     pub slots: Vec<MemorySlot>,
+    /// Whether the host copies stacks of its threads, and has them unwound.
+    pub takes_stacks: bool,
 }
 
 /// Is the child that reads a guest's memory, if this process was started for that: a program's first call.
