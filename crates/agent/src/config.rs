@@ -24,7 +24,7 @@ pub struct Config {
     pub offcpu_source: Source,
     /// Count VM exits by vCPU and reason.
     pub exits: bool,
-    /// Record host call stacks, by frame pointers.
+    /// Record call stacks of host and guests.
     pub call_graph: bool,
     /// How long a guest may take for one answer, seconds: 1 to 600.
     pub guest_timeout_s: u64,

@@ -18,7 +18,7 @@ pub struct Sample {
     pub host_ip: HostVirt,
     /// The host privilege level that was interrupted.
     pub host_mode: HostMode,
-    /// The host call stack, when the recording has call graphs.
+    /// The call stacks of host and guest, when the recording has call graphs.
     pub stack: Option<StackId>,
     /// What a vCPU was doing, when the thread was one.
     pub vcpu: VcpuState,

@@ -427,7 +427,7 @@ pub enum SymbolName {
     Unreadable(String),
 }
 
-/// A host call stack.
+/// A call stack: of the host, and of the guest that a vCPU's thread ran.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Stack {
     /// Kernel return addresses, innermost first.

@@ -8,8 +8,7 @@ use crate::resolver::{CallStackKey, CodeRef, Resolver, SampleSite};
 /// Collects the distinct (module, offset) that a recording's samples hit, callers included, by the
 /// same look-up that names them later.
 ///
-/// Callers of a host call stack are looked up at their return address - 1, see
-/// `Resolver::call_stack`.
+/// Callers are looked up at the call, see `Resolver::call_stack`.
 #[derive(Debug)]
 pub struct Addresses<'t> {
     resolver: Resolver<'t>,
