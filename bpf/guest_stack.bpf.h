@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What a guest's call stack is unwound from, copied while its vCPU stands still: registers, the top of its kernel stack, and
- * that of its user stack. Pages are found by the guest's own page tables, in the VM's memory.
+/* Copies a guest's registers, the top of its kernel stack and that of its user stack, while its vCPU stands still. The guest's
+ * own page tables, in the VM's memory, say where a page is.
  *
  * The guest chooses tables and stack pointers. At worst its own rows are wrong: each address is looked up in the VM's memory
  * slots, and what is not there ends the copy. */
@@ -80,7 +80,6 @@ __noinline __u64 find_page(struct guest_view *view, __u64 root, __u64 address)
 	return 0;
 }
 
-
 /* Copies a stack from an address on, up to `end`, of `most` chunks at most. Returns how many were copied. */
 __noinline __u32 copy_stack(struct guest_view *view, __u64 root, __u64 from, __u64 end, __u32 most)
 {
@@ -135,8 +134,7 @@ __noinline __u32 copy_kernel_stack(struct guest_view *view, __u64 root, __u64 sp
 /* Copies what the guest's stack is unwound from. `task` is the task's address in the VM's process. */
 __noinline int copy_stacks(struct stack *stack, struct sample *s, struct guest_view *view, __u64 task)
 {
-	__u64 kernel, page, from;
-	__u64 sp;
+	__u64 kernel, page, from, sp;
 	__u32 depth;
 
 	if (!stack || !s || !view)

@@ -41,10 +41,9 @@ pub struct Profile {
 /// How complete the call stacks of guests' samples are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GuestStacks {
-    /// Of samples in user mode: how many there are, and how many reach the first function of their process or thread.
+    /// Samples in user mode: all, and those whose stack reaches the first function of its process or thread.
     pub user: (u64, u64),
-    /// Of samples in kernel mode: how many there are, and how many reach the entry from user mode, or the kernel's first
-    /// function.
+    /// Samples in kernel mode: all, and those whose stack reaches the entry from user mode, or the kernel's first function.
     pub kernel: (u64, u64),
     /// Why the others end early; `None`: no stack was taken.
     pub ends: BTreeMap<Option<StackEnd>, u64>,

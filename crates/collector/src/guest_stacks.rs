@@ -1,4 +1,4 @@
-//! Call stacks of guests: what was copied at samples, made ready to be unwound, and the frames that came of it.
+//! Call stacks of guests: from the bytes that a sample copied to a request, and from the answer to frames.
 
 use api::guest::{
     MAX_STACK_COPIES, StackBytes, StackPart, StackRegisters, StackSample, UnwoundStack,

@@ -26,7 +26,7 @@ pub struct KernelCpu {
 }
 
 /// Reads the CPUs that are present. What a CPU lacks leaves out this one only. `irq_stack_in_hot`: offset of
-/// `hardirq_stack_ptr` in `struct pcpu_hot`, of kernels that have it there.
+/// `hardirq_stack_ptr` in `struct pcpu_hot`, if this kernel has it there.
 #[must_use]
 pub fn read_cpus(
     kernel: &AddressSpace<'_>,

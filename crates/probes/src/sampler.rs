@@ -16,7 +16,6 @@ use crate::perf::Event;
 use crate::ring::{RingCounters, Rings};
 use crate::vcpus::VcpuTable;
 use crate::{MemorySlot, ProbeError, iter, object};
-
 use bpf::Mapped;
 
 /// The sampling programs, of which one is loaded: with and without typed access to KVM's variables.
@@ -352,13 +351,6 @@ impl Sampler {
         let depth = now >> shift & 0xff;
         let more = (2 * depth).clamp(1, MAX_MORE_CHUNKS);
         word.store(now & !(0xff << shift) | more << shift, Ordering::Relaxed);
-    }
-
-    /// Pieces of guests' stacks that found no room on `cpu` so far.
-    #[must_use]
-    pub fn chunks_dropped(&self, cpu: u32) -> u64 {
-        let stacks = self.stacks.as_ref();
-        stacks.map_or(0, |stacks| stacks.chunks.counters(cpu as usize).dropped)
     }
 
     /// What `cpu`'s ring has seen so far.

@@ -14,10 +14,10 @@ use crate::calls::{CallRow, Calls, CallsQuery};
 use crate::report::profile::VERSION;
 use crate::report::recording::{INCOMPLETE, dropped, host, missed, sampling};
 
-/// Between the functions of a stack, the innermost of which comes first.
+/// Stands between the functions of a stack. The innermost comes first.
 const CALLED_BY: &str = " < ";
 
-/// Calls of a recording. `view` says of what part of it, `limit` how many lines to show.
+/// Calls of a recording. `view` names the samples that were selected, `limit` is the number of lines to show.
 #[must_use]
 pub fn calls(calls: &Calls, header: &Header, view: &str, limit: Option<usize>) -> Report {
     let mut table = table(calls);

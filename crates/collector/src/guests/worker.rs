@@ -50,7 +50,7 @@ const LAST_TRY_AT_LEAST: Duration = Duration::from_secs(1);
 /// Interval at which a wait for a late answer looks for orders.
 const LATE_SLICE: Duration = Duration::from_secs(1);
 
-/// Bytes of stacks in one request: `MAX_REQUEST_BYTES`, with room for the rest.
+/// Most bytes of stacks in one request; the rest of `MAX_REQUEST_BYTES` is for its other fields.
 const UNWIND_BYTES: usize = MAX_REQUEST_BYTES - (1 << 16);
 
 /// A guest whose stacks take long to unwind has none for this many times as long: it has half a CPU at most.
