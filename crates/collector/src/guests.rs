@@ -334,7 +334,7 @@ impl GuestWorkers {
         }
         let mut order = |(vm, places): (VmId, Vec<usize>)| {
             let handle = self.workers.iter().find(|worker| worker.vm == vm)?.handle()?;
-            let samples = places.iter().map(|place| std::mem::take(&mut waiting[*place].sample));
+            let samples = places.iter().map(|place| waiting[*place].take_sample());
             let samples = samples.collect();
             let (answer, answered) = std::sync::mpsc::sync_channel(1);
             handle.order(Order::Unwind(UnwindOrder { samples, until, answer }));

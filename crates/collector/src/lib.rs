@@ -13,6 +13,7 @@ mod guest_stacks;
 mod guest_tables;
 mod guests;
 mod host_tables;
+mod known_stacks;
 mod lock;
 mod memory;
 mod names;

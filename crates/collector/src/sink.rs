@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use api::guest::UnwoundStack;
-use model::{CpuId, HostVirt, Pid, Sample, Stack, Switch, SwitchEvent, VcpuState};
+use model::{CpuId, HostVirt, Pid, Sample, Stack, StackId, Switch, SwitchEvent};
 use probes::{RecordBatch, STACK_FIELD};
 use recording::{RECORD_SIZE, Spool, StackSpool, SwitchSpool, Writer};
 
-use crate::guest_stacks::{self, WaitingStack};
+use crate::guest_stacks::{self, Origin, WaitingStack};
+use crate::known_stacks::KnownStacks;
 use crate::stacks::StackTable;
 
 /// Unwinds guests' stacks, in the same order; `None`: no answer came in time.
@@ -67,6 +68,9 @@ struct Held {
     stacks: Vec<HeldStack>,
     /// Guests' stacks.
     waiting: Vec<WaitingStack>,
+    known: KnownStacks,
+    /// By CPU: the last stack of the host alone, kernel and user. Most idle for long.
+    last: Vec<Option<([Vec<u64>; 2], StackId)>>,
 }
 
 /// The call stack of a record: so far that of the host.
@@ -76,8 +80,8 @@ struct HeldStack {
     /// Where the record begins.
     at: usize,
     stack: Stack,
-    /// That of its guest.
-    waiting: Option<usize>,
+    /// Its guest's: where it begins, and its place among those that wait.
+    guest: Option<(Origin, usize)>,
 }
 
 impl Held {
@@ -86,21 +90,37 @@ impl Held {
         let records = &mut self.records[cpu_idx];
         let each = drained.records.as_chunks::<RECORD_SIZE>().0.iter().zip(drained.each_stack());
         for (record, raw) in each {
-            let stack = Stack {
-                kernel: raw.kernel().map(HostVirt).collect(),
-                user: raw.user().map(HostVirt).collect(),
-                ..Stack::default()
-            };
+            let at = records.len();
+            records.extend_from_slice(record);
             if raw.truncated() {
                 table.count_truncated();
             }
             // The CPU does not matter here.
             let sample = recording::decode(record, CpuId(0));
-            let guest = guest_stacks::waiting(&sample, &raw.guest());
-            let waiting = guest.is_some().then_some(self.waiting.len());
-            self.waiting.extend(guest);
-            self.stacks.push(HeldStack { cpu_idx, at: records.len(), stack, waiting });
-            records.extend_from_slice(record);
+            let origin = guest_stacks::origin(&sample, &raw.guest());
+            let host = raw.kernel().chain(raw.user());
+            let known = origin
+                .as_ref()
+                .and_then(|origin| self.known.find(origin, host, raw.guest().chunks()));
+            let is_last = |last: &&([Vec<u64>; 2], StackId)| {
+                let ([kernel, user], _) = last;
+                origin.is_none()
+                    && raw.kernel().eq(kernel.iter().copied())
+                    && raw.user().eq(user.iter().copied())
+            };
+            let last = self.last[cpu_idx].as_ref().filter(is_last).map(|(_, id)| *id);
+            if let Some(id) = known.or(last) {
+                records[at..][STACK_FIELD].copy_from_slice(&id.0.to_le_bytes());
+                continue;
+            }
+            let stack = Stack {
+                kernel: raw.kernel().map(HostVirt).collect(),
+                user: raw.user().map(HostVirt).collect(),
+                ..Stack::default()
+            };
+            let guest = origin.map(|origin| (origin, self.waiting.len()));
+            self.waiting.extend(origin.map(|origin| WaitingStack::new(origin, &raw.guest())));
+            self.stacks.push(HeldStack { cpu_idx, at, stack, guest });
         }
     }
 
@@ -108,21 +128,29 @@ impl Held {
     fn finish(&mut self, unwind: &mut Unwind<'_>, table: &mut StackTable) {
         let waiting = std::mem::take(&mut self.waiting);
         let mut unwound = if waiting.is_empty() { Vec::new() } else { unwind(waiting) };
-        for HeldStack { cpu_idx, at, mut stack, waiting } in std::mem::take(&mut self.stacks) {
-            let record = &mut self.records[cpu_idx][at..at + RECORD_SIZE];
-            let id = if let Some(place) = waiting
-                && let Some(sample) = record.first_chunk::<RECORD_SIZE>()
-                && let VcpuState::Guest(vcpu) | VcpuState::Vmm(vcpu) =
-                    recording::decode(sample, CpuId(0)).vcpu
-            {
-                let answer = unwound.get_mut(place).and_then(Option::take);
-                stack.guest = guest_stacks::guest_stack(&vcpu, answer);
-                table.intern_of(vcpu.vcpu, stack)
-            } else {
-                table.intern(stack)
+        for HeldStack { cpu_idx, at, mut stack, guest } in std::mem::take(&mut self.stacks) {
+            let id = match guest {
+                None => {
+                    let [kernel, user] = [&stack.kernel, &stack.user]
+                        .map(|part| part.iter().map(|address| address.0).collect());
+                    let id = table.intern(stack);
+                    self.last[cpu_idx] = id.map(|id| ([kernel, user], id));
+                    id
+                }
+                Some((origin, place)) => {
+                    let answer = unwound.get_mut(place).and_then(Option::take);
+                    stack.guest = guest_stacks::guest_stack(origin.is_kernel, answer.as_ref());
+                    let host = stack.kernel.iter().chain(&stack.user).map(|address| address.0);
+                    let host = host.collect();
+                    let id = table.intern_of(origin.vcpu, stack);
+                    if let Some((id, bases)) = id.zip(answer.and_then(guest_stacks::bases)) {
+                        self.known.add(&origin, host, bases, id);
+                    }
+                    id
+                }
             };
             if let Some(id) = id {
-                record[STACK_FIELD].copy_from_slice(&id.0.to_le_bytes());
+                self.records[cpu_idx][at..][STACK_FIELD].copy_from_slice(&id.0.to_le_bytes());
             }
         }
     }
@@ -136,7 +164,11 @@ impl SpoolSink {
             stacks: writer.stack_spool()?,
             switches: writer.switch_spool()?,
             stack_table: StackTable::default(),
-            held: Held { records: vec![Vec::new(); cpus.len()], ..Held::default() },
+            held: Held {
+                records: vec![Vec::new(); cpus.len()],
+                last: vec![None; cpus.len()],
+                ..Held::default()
+            },
             hit: HitProcesses::default(),
             hit_before: BTreeSet::new(),
         })

@@ -14,7 +14,7 @@ pub(crate) fn check(stacks: Vec<UnwoundStack>, n_requested: usize) -> Option<Vec
         let end = if n_sound < part.frames.len() { StackEnd::Outside } else { part.end };
         let mut frames = part.frames;
         frames.truncate(n_sound);
-        StackPart { frames, end }
+        StackPart { frames, end, basis: part.basis.filter(|_| end.is_whole()) }
     };
     let stack = |stack: UnwoundStack| UnwoundStack {
         kernel: stack.kernel.map(|it| part(it, is_kernel_address)),
@@ -30,7 +30,8 @@ mod test {
     #[test]
     fn addresses_of_the_other_half_end_a_part() {
         const KERNEL: u64 = 0xffff_ffff_8100_0000;
-        let part = |frames: &[u64], end| Some(StackPart { frames: frames.to_vec(), end });
+        let part =
+            |frames: &[u64], end| Some(StackPart { frames: frames.to_vec(), end, basis: None });
         let whole = StackEnd::Start;
         for (kernel, user, expected) in [
             (

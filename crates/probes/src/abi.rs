@@ -87,7 +87,7 @@ impl<'a> RawGuestStack<'a> {
     }
 
     /// Addresses and bytes of stacks, in the order in which they were copied: neighbours may overlap.
-    pub fn chunks(&self) -> impl Iterator<Item = (u64, &'a [u8])> {
+    pub fn chunks(&self) -> impl Iterator<Item = (u64, &'a [u8])> + Clone {
         let chunks = self.chunks.chunks_exact(CHUNK_BYTES);
         chunks.map(|chunk| (u64::from_le_bytes(field(chunk, 0)), &chunk[8..]))
     }
@@ -118,12 +118,12 @@ impl<'a> RawStack<'a> {
     }
 
     /// Kernel return addresses of the host, innermost first.
-    pub fn kernel(&self) -> impl Iterator<Item = u64> + '_ {
+    pub fn kernel(&self) -> impl Iterator<Item = u64> + Clone + '_ {
         self.addresses(0, 8)
     }
 
     /// User return addresses of the host, innermost first.
-    pub fn user(&self) -> impl Iterator<Item = u64> + '_ {
+    pub fn user(&self) -> impl Iterator<Item = u64> + Clone + '_ {
         self.addresses(4, 8 + 8 * STACK_DEPTH)
     }
 
@@ -138,7 +138,7 @@ impl<'a> RawStack<'a> {
         usize::try_from(bytes).unwrap_or(0).min(8 * STACK_DEPTH) / 8
     }
 
-    fn addresses(&self, length_at: usize, at: usize) -> impl Iterator<Item = u64> + '_ {
+    fn addresses(&self, length_at: usize, at: usize) -> impl Iterator<Item = u64> + Clone + '_ {
         (0..self.frames(length_at)).map(move |i| u64::from_le_bytes(field(self.stack, at + 8 * i)))
     }
 }

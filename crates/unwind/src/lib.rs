@@ -26,4 +26,4 @@ pub use cfi::{DescribedFunction, FrameTable, MAX_COMMON, Workspace, described_fu
 pub use orc::{Kernel, OrcFormat, OrcTable};
 pub use process::{Area, AreaCode, Files, Process};
 pub use rule::Rule;
-pub use walk::{Code, MAX_FRAMES, Registers, StackCopy, Unwinder};
+pub use walk::{Basis, Code, MAX_FRAMES, Registers, StackCopy, Unwinder};

@@ -66,6 +66,25 @@ pub struct StackCopy {
     pub bytes: Vec<u8>,
 }
 
+/// What the frames of a stack follow from, besides its code, its first address and its stack pointer: where all of this
+/// is the same, so are the frames.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Basis {
+    /// Addresses and values of words.
+    pub words: Vec<(u64, u64)>,
+    /// Whether the frame pointer matters that the stack began with.
+    pub needs_bp: bool,
+    /// Whether anything else matters.
+    pub is_partial: bool,
+}
+
+/// Where a frame's frame pointer comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BpOrigin {
+    First,
+    Word(u64),
+}
+
 /// What is executed: of a process, or of a kernel.
 pub trait Code {
     /// Differs from that of any other code, and of the same code before it changed. Not 0.
@@ -85,6 +104,7 @@ pub struct Unwinder {
     pub workspace: Workspace,
     /// Of the frames so far.
     trail: Vec<SavedRegisters>,
+    basis: Basis,
 }
 
 impl fmt::Debug for Unwinder {
@@ -112,11 +132,18 @@ impl Default for Unwinder {
             cache: vec![Cached { address: 0, code: 0, rule: Rule::START }; 1 << CACHE_BITS].into(),
             workspace: Workspace::default(),
             trail: Vec::with_capacity(MAX_FRAMES),
+            basis: Basis::default(),
         }
     }
 }
 
 impl Unwinder {
+    /// Of the last stack.
+    #[must_use]
+    pub fn basis(&self) -> &Basis {
+        &self.basis
+    }
+
     /// Adds the frames of a stack, the innermost first, until there are `MAX_FRAMES`. A frame is the address of the
     /// instruction that it executes: of the call, not the one behind it. With it are the registers where the stack ends:
     /// the user's, if that is the entry from user mode.
@@ -128,8 +155,10 @@ impl Unwinder {
         frames: &mut Vec<u64>,
     ) -> (StackEnd, Registers) {
         self.trail.clear();
+        self.basis.words.clear();
+        (self.basis.needs_bp, self.basis.is_partial) = (false, false);
         let number = code.number();
-        let mut walk = Walk::new(registers, copies, &mut self.trail);
+        let mut walk = Walk::new(registers, copies, &mut self.trail, &mut self.basis);
         let n_before = frames.len();
         let end = loop {
             let address = walk.address();
@@ -174,9 +203,11 @@ fn slot(code: u32, address: u64) -> usize {
 /// One stack.
 struct Walk<'a> {
     copies: &'a [StackCopy],
+    basis: &'a mut Basis,
     ip: u64,
     sp: u64,
     bp: u64,
+    bp_origin: BpOrigin,
     /// The code at `ip` did not call, it was interrupted.
     is_interrupted: bool,
     /// As they were before the frames of the trail.
@@ -190,9 +221,12 @@ impl<'a> Walk<'a> {
         registers: &Registers,
         copies: &'a [StackCopy],
         trail: &'a mut Vec<SavedRegisters>,
+        basis: &'a mut Basis,
     ) -> Self {
         Self {
             copies,
+            basis,
+            bp_origin: BpOrigin::First,
             ip: registers.ip,
             sp: registers.get(SP).unwrap_or(0),
             bp: registers.get(BP).unwrap_or(0),
@@ -216,13 +250,16 @@ impl<'a> Walk<'a> {
     #[inline]
     fn step(&mut self, rule: &Rule) -> Result<(), StackEnd> {
         let base = match rule.base {
-            BP => self.bp,
+            BP => self.use_bp(),
             SP => self.sp,
-            other => self.register(other).ok_or(StackEnd::NoRegister)?,
+            other => {
+                self.basis.is_partial = true;
+                self.register(other).ok_or(StackEnd::NoRegister)?
+            }
         };
         let mut place = base.wrapping_add_signed(rule.offset.into());
         if let Some(more) = rule.indirect {
-            place = self.word(place)?.wrapping_add_signed(more.into());
+            place = self.use_word(place)?.wrapping_add_signed(more.into());
         }
         match rule.kind {
             Kind::Call => self.call(rule, base, place),
@@ -244,13 +281,14 @@ impl<'a> Walk<'a> {
             rule.indirect.ok_or(StackEnd::Astray)?;
             self.switch()?;
         }
-        let ip = self.word(place.wrapping_sub(8))?;
+        let ip = self.use_word(place.wrapping_sub(8))?;
         let from = if rule.is_saved_from_base { base } else { place };
         let [saved_bp, ..] = rule.saved;
         if saved_bp != NOT_SAVED {
             let at = word_at(from, saved_bp);
             if !self.trail.is_empty() || self.is_on_stack(at) {
                 self.bp = self.word(at)?;
+                self.bp_origin = BpOrigin::Word(at);
             }
         }
         self.trail.push(SavedRegisters { words: rule.saved, from });
@@ -262,12 +300,13 @@ impl<'a> Walk<'a> {
     #[cold]
     fn block(&mut self, block: &Block, place: u64) -> Result<(), StackEnd> {
         self.switch()?;
-        let word = |offset: u16| self.word(place.wrapping_add(offset.into()));
-        let ip = word(block.ip)?;
+        let at = |offset: u16| place.wrapping_add(offset.into());
+        let ip = self.use_word(at(block.ip))?;
         let is_user = match block.segment {
-            Some(segment) => word(segment)? & USER_LEVEL == USER_LEVEL,
+            Some(segment) => self.use_word(at(segment))? & USER_LEVEL == USER_LEVEL,
             None => false,
         };
+        let word = |offset: u16| self.word(at(offset));
         // What is not stored is as it was.
         let mut registers = Registers { ip, ..Registers::default() };
         for (register, offset) in (0_u8..).zip(block.registers) {
@@ -279,6 +318,13 @@ impl<'a> Walk<'a> {
         }
         self.sp = registers.get(SP).unwrap_or(0);
         self.bp = registers.get(BP).unwrap_or(0);
+        let [sp_at, bp_at] = [SP, BP].map(|register| block.registers[usize::from(register)]);
+        if sp_at != NOT_STORED {
+            self.use_word(at(sp_at))?;
+        }
+        if bp_at != NOT_STORED {
+            self.bp_origin = BpOrigin::Word(at(bp_at));
+        }
         (self.ip, self.before, self.is_interrupted) = (ip, registers, true);
         self.trail.clear();
         if is_user { Err(StackEnd::UserMode) } else { Ok(()) }
@@ -310,6 +356,24 @@ impl<'a> Walk<'a> {
             }
         }
         self.before.get(register)
+    }
+
+    /// The frame pointer, which the frames follow from.
+    #[inline]
+    fn use_bp(&mut self) -> u64 {
+        match self.bp_origin {
+            BpOrigin::First => self.basis.needs_bp = true,
+            BpOrigin::Word(at) => self.basis.words.push((at, self.bp)),
+        }
+        self.bp
+    }
+
+    /// A word that the frames follow from.
+    #[inline]
+    fn use_word(&mut self, at: u64) -> Result<u64, StackEnd> {
+        let value = self.word(at)?;
+        self.basis.words.push((at, value));
+        Ok(value)
     }
 
     /// Whether the innermost frame still has what it saved there: what it popped already is below the stack's end.

@@ -55,8 +55,23 @@ fn user(bytes: &[u8]) {
 fn walk(unwinder: &mut Unwinder, code: &mut dyn Code, start: &Registers, bytes: &[u8], stack: u64) {
     let copies = [StackCopy { start: stack, bytes: bytes.to_vec() }];
     let mut frames = Vec::new();
-    let _ = unwinder.unwind(code, start, &copies, &mut frames);
+    let (end, _) = unwinder.unwind(code, start, &copies, &mut frames);
     assert!((1..=MAX_FRAMES).contains(&frames.len()), "{}", frames.len());
+    // Other bytes, but for the words that the frames follow from.
+    let basis = unwinder.basis().clone();
+    let mut others: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
+    for (at, value) in &basis.words {
+        let place = usize::try_from(at.wrapping_sub(stack)).unwrap_or(usize::MAX);
+        if let Some(word) = others.get_mut(place..).and_then(|rest| rest.first_chunk_mut()) {
+            *word = value.to_le_bytes();
+        }
+    }
+    if end.is_whole() && !basis.is_partial {
+        let copies = [StackCopy { start: stack, bytes: others }];
+        let mut same = Vec::new();
+        let again = unwinder.unwind(code, start, &copies, &mut same);
+        assert_eq!((same, again.0), (frames, end), "{basis:x?}");
+    }
 }
 
 /// Registers that have the stack's begin.

@@ -17,6 +17,9 @@ pub const MAX_STACK_BYTES: usize = 16 << 10;
 /// Most frames of the kernel's part of a stack, and of the user's.
 pub const MAX_STACK_FRAMES: usize = 127;
 
+/// Most words that the frames of a part follow from.
+pub const MAX_BASIS_WORDS: usize = 4 * MAX_STACK_FRAMES;
+
 /// What was copied when a thread was sampled.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StackSample {
@@ -79,4 +82,17 @@ pub struct StackPart {
     #[serde(deserialize_with = "at_most::<_, _, MAX_STACK_FRAMES>")]
     pub frames: Vec<u64>,
     pub end: StackEnd,
+    /// `None`: the same may not come of it once more.
+    pub basis: Option<StackBasis>,
+}
+
+/// What the frames of a part follow from, as long as the process has its mappings: with the same first address, stack
+/// pointer and words they are the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackBasis {
+    /// Addresses and values.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_BASIS_WORDS>")]
+    pub words: Vec<(u64, u64)>,
+    /// Whether the frame pointer must be the same, too.
+    pub needs_bp: bool,
 }

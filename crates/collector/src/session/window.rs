@@ -170,13 +170,13 @@ impl Session {
         window.switches = later;
         let sources = &*self.sources;
         let mut unwind = |mut waiting: Vec<WaitingStack>| {
-            let vm_of = |stack: &WaitingStack| Some(vcpus.get(stack.vcpu.index())?.vm);
+            let vm_of = |stack: &WaitingStack| Some(vcpus.get(stack.origin.vcpu.index())?.vm);
             let limit = if after == LateRecords::Carry { UNWIND_LIMIT } else { LAST_UNWIND_LIMIT };
             let unwound = guests.unwind(&mut waiting, &vm_of, limit);
             for (stack, unwound) in waiting.iter().zip(&unwound) {
                 let user = unwound.as_ref().and_then(|unwound| unwound.user.as_ref());
                 if user.is_some_and(|part| part.end == StackEnd::Cut) {
-                    sources.copy_more(stack.cr3, stack.tid);
+                    sources.copy_more(stack.origin.cr3, stack.origin.tid);
                 }
             }
             unwound

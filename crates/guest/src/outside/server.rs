@@ -72,7 +72,7 @@ impl MemoryServer {
             }
             Request::CurrentTasks => self.current_tasks(),
             Request::AddCode(codes) => self.add_code(&codes),
-            Request::Stacks(samples) => self.unwind(&samples),
+            Request::Stacks(samples) => self.unwind(samples),
             Request::TraceStart(_)
             | Request::TraceRun
             | Request::TraceLook
@@ -224,7 +224,7 @@ impl MemoryServer {
         Ok(Response::CodeAdded)
     }
 
-    fn unwind(&mut self, samples: &[StackSample]) -> Result<Response, NotFound> {
+    fn unwind(&mut self, samples: Vec<StackSample>) -> Result<Response, NotFound> {
         let found = found(&mut self.found, &self.memory)?;
         self.memory.begin_look(LOOK_BYTES);
         let guest = Guest {

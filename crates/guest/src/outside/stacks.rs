@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use api::guest::{GuestMapping, StackBytes, StackPart, StackRegisters, StackSample, UnwoundStack};
+use api::guest::{
+    GuestMapping, MAX_BASIS_WORDS, StackBasis, StackBytes, StackPart, StackRegisters, StackSample,
+    UnwoundStack,
+};
 use model::StackEnd;
 use unwind::{Area, AreaCode, Code, FrameTable, Process, Registers, StackCopy, Unwinder};
 
@@ -30,6 +33,7 @@ pub(super) struct Stacks {
     processes: BTreeMap<u32, KnownProcess>,
     tables: Tables,
     last_number: u32,
+    n_requests: u64,
 }
 
 /// What a look at the guest found.
@@ -45,6 +49,8 @@ pub(super) struct Guest<'g> {
 struct KnownProcess {
     areas: Vec<Area>,
     number: u32,
+    /// Page tables and request for which its mappings were last compared.
+    compared: (u64, u64),
 }
 
 impl Stacks {
@@ -52,10 +58,11 @@ impl Stacks {
     pub(super) fn unwind(
         &mut self,
         guest: &Guest<'_>,
-        samples: &[StackSample],
+        samples: Vec<StackSample>,
     ) -> Vec<UnwoundStack> {
         self.unwinder.workspace.allow(WORK_BYTES);
-        samples.iter().map(|sample| self.unwind_one(guest, sample)).collect()
+        self.n_requests = self.n_requests.wrapping_add(1);
+        samples.into_iter().map(|sample| self.unwind_one(guest, sample)).collect()
     }
 
     /// After its modules have changed.
@@ -63,18 +70,26 @@ impl Stacks {
         (self.kernel, self.kernel_read_ns) = (None, None);
     }
 
-    fn unwind_one(&mut self, guest: &Guest<'_>, sample: &StackSample) -> UnwoundStack {
-        let copy = |copy: &StackBytes| StackCopy { start: copy.start, bytes: copy.bytes.clone() };
-        let copies: Vec<StackCopy> = sample.copies.iter().map(copy).collect();
-        let mut user = sample.user.as_ref().map(registers);
-        let kernel = sample.kernel.as_ref().map(|start| {
+    fn unwind_one(&mut self, guest: &Guest<'_>, sample: StackSample) -> UnwoundStack {
+        let StackSample { pid, cr3, kernel, user, copies } = sample;
+        let copy = |StackBytes { start, bytes }| StackCopy { start, bytes };
+        let copies: Vec<StackCopy> = copies.into_iter().map(copy).collect();
+        let given = user.as_ref().map(registers);
+        let mut user = given;
+        let kernel = kernel.as_ref().map(|start| {
             let (part, end) = self.unwind_kernel(guest, &registers(start), &copies);
             if part.end == StackEnd::UserMode {
                 user = Some(end);
             }
             part
         });
-        let user = user.map(|user| self.unwind_user(guest, sample, &user, &copies));
+        let user = user.map(|user| {
+            let mut part = self.unwind_user(guest, (pid, cr3), &user, &copies);
+            if given != Some(user) {
+                part.basis = None;
+            }
+            part
+        });
         UnwoundStack { kernel, user }
     }
 
@@ -92,35 +107,45 @@ impl Stacks {
         }
         match &mut self.kernel {
             Some(kernel) => part(&mut self.unwinder, kernel, start, copies),
-            None => (StackPart { frames: vec![start.ip], end: StackEnd::NoTables }, *start),
+            None => (without_callers(start, StackEnd::NoTables), *start),
         }
     }
 
     fn unwind_user(
         &mut self,
         guest: &Guest<'_>,
-        sample: &StackSample,
+        (pid, cr3): (u32, u64),
         start: &Registers,
         copies: &[StackCopy],
     ) -> StackPart {
-        let StackSample { pid, cr3, .. } = *sample;
-        let Some(mappings) = guest.images.mappings(pid, cr3) else {
-            return StackPart { frames: vec![start.ip], end: StackEnd::NoProcess };
-        };
-        let areas = || mappings.iter().map(|mapping| area(guest.modules, mapping));
-        if self.processes.get(&pid).is_none_or(|known| !known.areas.iter().copied().eq(areas())) {
-            let n_areas: usize = self.processes.values().map(|known| 1 + known.areas.len()).sum();
-            if MAX_AREAS < n_areas {
-                // Most have ended. The others come back.
-                self.processes.clear();
-            }
-            let number = self.next_number();
-            self.processes.insert(pid, KnownProcess { areas: areas().collect(), number });
+        let compared = (cr3, self.n_requests);
+        if self.processes.get(&pid).is_none_or(|known| known.compared != compared) {
+            let Some(mappings) = guest.images.mappings(pid, cr3) else {
+                return without_callers(start, StackEnd::NoProcess);
+            };
+            self.know(pid, compared, mappings.iter().map(|mapping| area(guest.modules, mapping)));
         }
-        let KnownProcess { areas, number } = &self.processes[&pid];
+        let KnownProcess { areas, number, .. } = &self.processes[&pid];
         let mut files = Files { guest, tables: &mut self.tables };
         let mut process = Process { number: *number, areas, files: &mut files };
         part(&mut self.unwinder, &mut process, start, copies).0
+    }
+
+    /// Keeps the number of a process whose areas are as they were.
+    fn know(&mut self, pid: u32, compared: (u64, u64), areas: impl Iterator<Item = Area> + Clone) {
+        if let Some(known) = self.processes.get_mut(&pid)
+            && known.areas.iter().copied().eq(areas.clone())
+        {
+            known.compared = compared;
+            return;
+        }
+        let n_areas: usize = self.processes.values().map(|known| 1 + known.areas.len()).sum();
+        if MAX_AREAS < n_areas {
+            // Most have ended. The others come back.
+            self.processes.clear();
+        }
+        let number = self.next_number();
+        self.processes.insert(pid, KnownProcess { areas: areas.collect(), number, compared });
     }
 
     fn next_number(&mut self) -> u32 {
@@ -143,7 +168,14 @@ fn part(
 ) -> (StackPart, Registers) {
     let mut frames = Vec::with_capacity(32);
     let (end, registers) = unwinder.unwind(code, start, copies, &mut frames);
-    (StackPart { frames, end }, registers)
+    let unwind::Basis { words, needs_bp, is_partial } = unwinder.basis();
+    let is_sure = end.is_whole() && !is_partial && words.len() <= MAX_BASIS_WORDS;
+    let basis = is_sure.then(|| StackBasis { words: words.clone(), needs_bp: *needs_bp });
+    (StackPart { frames, end, basis }, registers)
+}
+
+fn without_callers(start: &Registers, end: StackEnd) -> StackPart {
+    StackPart { frames: vec![start.ip], end, basis: None }
 }
 
 fn area(modules: &Modules, mapping: &GuestMapping) -> Area {
