@@ -32,8 +32,13 @@ const PACE_AT_MOST: Duration = Duration::from_secs(16);
 
 /// Of a guest whose memory is read: a look costs it nothing, and the host little.
 const MEMORY_PACE: Duration = Duration::from_millis(100);
-/// Looks take at most a twentieth of a CPU, whatever the guest does.
-const REST_PER_LOOK: u32 = 20;
+/// Each look without news doubles it: samples say which process runs and what it executes, so that no look is needed for
+/// that. Callers of a stack lie in mappings that only a look finds.
+const MEMORY_PACE_AT_MOST: Duration = Duration::from_millis(1600);
+const MEMORY_PACE_OF_STACKS: Duration = Duration::from_millis(400);
+/// Looks take half a per cent of a CPU, as long as there is one in this time; and at most a twentieth, whatever the guest does.
+const REST_PER_LOOK: u32 = 200;
+const MIN_REST_PER_LOOK: u32 = 20;
 
 /// For symbols before anything is sampled: these functions keep their names if the guest is gone at the end.
 const EARLY_SYMBOLS: Duration = Duration::from_secs(1);
@@ -315,14 +320,23 @@ impl Worker {
     }
 
     fn slowest_pace(&self) -> Duration {
-        if self.via == MEMORY { self.memory_pace } else { PACE_AT_MOST }
+        if self.via == MEMORY {
+            self.memory_pace.max(self.quiet_memory_pace())
+        } else {
+            PACE_AT_MOST
+        }
+    }
+
+    fn quiet_memory_pace(&self) -> Duration {
+        if self.unwinds { MEMORY_PACE_OF_STACKS } else { MEMORY_PACE_AT_MOST }
     }
 
     /// A look at memory that took long is followed by a long rest.
     fn pace_memory(&mut self, cpu_ns: u64) {
         let spent = Duration::from_nanos(cpu_ns.saturating_sub(self.look_cpu_ns));
         self.look_cpu_ns = cpu_ns;
-        self.memory_pace = (spent * REST_PER_LOOK).clamp(MEMORY_PACE, PACE_AT_MOST);
+        let rest = (spent * REST_PER_LOOK).clamp(MEMORY_PACE, self.quiet_memory_pace());
+        self.memory_pace = rest.max(spent * MIN_REST_PER_LOOK).min(PACE_AT_MOST);
     }
 
     fn keep(&mut self, session: Session) {
@@ -522,6 +536,8 @@ impl Worker {
             }
             let unwound = session.unwind(batch, self.limits.time)?;
             stacks.extend(unwound.stacks);
+            // Of the same process, but for no look.
+            self.look_cpu_ns += unwound.cpu_ns;
             let rest = Duration::from_nanos(unwound.cpu_ns) * UNWIND_REST;
             self.unwind_rest_until = self.unwind_rest_until.max(Instant::now()) + rest;
         }
@@ -643,6 +659,7 @@ fn without_callers(sample: &StackSample) -> UnwoundStack {
     let part = |registers: &StackRegisters| StackPart {
         frames: vec![registers.ip],
         end: StackEnd::TooMuchWork,
+        basis: None,
     };
     UnwoundStack { kernel: sample.kernel.as_ref().map(part), user: sample.user.as_ref().map(part) }
 }
