@@ -1,7 +1,8 @@
 /* A fixed piece of work: A units in compute_a, then B units in compute_b, a unit being a million turns of
  * one loop. After each part it prints the function's name and how long it took in seconds, by this
  * machine's own clock.
- * Usage: fixed A B [TIMES] */
+ * Usage: fixed A B [TIMES [FRAMES]]
+ * Its stack has 7 frames, and FRAMES more. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -39,7 +40,7 @@ static double now(void)
 	return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
-static void run(const char *name, void (*function)(long), long units)
+NOINLINE static void run(const char *name, void (*function)(long), long units)
 {
 	double start = now();
 
@@ -49,15 +50,25 @@ static void run(const char *name, void (*function)(long), long units)
 	fflush(stdout);
 }
 
+NOINLINE void work(long times, long a, long b, long frames)
+{
+	if (0 < frames)
+		work(times, a, b, frames - 1);
+	else
+		for (; 0 < times; times--) {
+			run("compute_a", compute_a, a);
+			run("compute_b", compute_b, b);
+		}
+	/* The call above is no jump. */
+	__asm__ volatile("");
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 3) {
-		fprintf(stderr, "usage: fixed A B [TIMES]\n");
+		fprintf(stderr, "usage: fixed A B [TIMES [FRAMES]]\n");
 		return 2;
 	}
-	for (long times = argc > 3 ? atol(argv[3]) : 1; 0 < times; times--) {
-		run("compute_a", compute_a, atol(argv[1]));
-		run("compute_b", compute_b, atol(argv[2]));
-	}
+	work(argc > 3 ? atol(argv[3]) : 1, atol(argv[1]), atol(argv[2]), argc > 4 ? atol(argv[4]) : 0);
 	return 0;
 }

@@ -11,6 +11,8 @@ pub enum Collector {
     Floor,
     /// `vmscope record` with these options.
     Vmscope(&'static str),
+    /// `vmscope record --call-graph` where the guest's stack has so many frames.
+    Stacks(u32),
     /// `perf record` with these options.
     Perf(&'static str),
     /// `vmscope record` of so many seconds, and what it does afterwards: names, tables. The work goes on meanwhile.
@@ -20,15 +22,19 @@ pub enum Collector {
 }
 
 /// The collectors that are compared, the floor first.
-pub const COLLECTORS: [Collector; 7] = [
+pub const COLLECTORS: [Collector; 8] = [
     Collector::Floor,
     COMPARED,
     Collector::Vmscope("--edges switches"),
     RIVAL,
-    Collector::Vmscope("--edges samples --call-graph fp"),
-    Collector::Vmscope("--edges switches --call-graph fp"),
+    Collector::Stacks(OWN_FRAMES),
+    Collector::Stacks(16),
+    Collector::Stacks(64),
     Collector::Perf("-g"),
 ];
+
+/// Of the work's stack: the fewest.
+const OWN_FRAMES: u32 = 7;
 
 /// The one that must be cheaper than its rival and near the floor.
 pub const COMPARED: Collector = Collector::Vmscope("--edges samples");
@@ -89,6 +95,9 @@ impl Collector {
             Self::Alone => "alone".to_owned(),
             Self::Floor => "empty BPF program".to_owned(),
             Self::Vmscope(options) => format!("vmscope record {options}"),
+            Self::Stacks(frames) => {
+                format!("vmscope record --edges samples --call-graph, {frames} frames")
+            }
             Self::Perf(options) => {
                 format!("perf record -a -e cpu-clock {options}").trim_end().to_owned()
             }
@@ -99,7 +108,7 @@ impl Collector {
 
     /// Whether its own count of samples is on its output.
     pub fn counts_samples(self) -> bool {
-        matches!(self, Self::Vmscope(_) | Self::Perf(_))
+        matches!(self, Self::Vmscope(_) | Self::Stacks(_) | Self::Perf(_))
     }
 }
 
@@ -124,12 +133,14 @@ impl Configuration {
     /// The words that go before the command during which it collects. `number` makes file names.
     fn prefix(&self, floor: &Path, number: usize) -> String {
         let ns = self.period.ns;
+        let record = |options: &str| {
+            format!("vmscope record -o /run/{number} --period {}us {options} --", ns / 1000)
+        };
         match self.collector {
             Collector::Alone => String::new(),
             Collector::Floor => format!("{} {ns}", floor.display()),
-            Collector::Vmscope(options) => {
-                format!("vmscope record -o /run/{number} --period {}us {options} --", ns / 1000)
-            }
+            Collector::Vmscope(options) => record(options),
+            Collector::Stacks(_) => record("--edges samples --call-graph"),
             // The period in ns; the file lies in memory.
             Collector::Perf(options) => {
                 format!("perf record -a -e cpu-clock -c {ns} {options} -o /run/{number}.data --")
@@ -148,8 +159,13 @@ impl Configuration {
     /// its start: that loads code and allocates buffers once, however long it goes on.
     pub(super) fn line(&self, floor: &Path, number: usize) -> String {
         let Period { units, pieces, .. } = self.period;
-        let work =
-            format!("sleep {HEAD_START_S}; vmscope testbed exec work -- fixed {units} 0 {pieces}");
+        let frames = match self.collector {
+            Collector::Stacks(frames) => frames.saturating_sub(OWN_FRAMES),
+            _ => 0,
+        };
+        let work = format!(
+            "sleep {HEAD_START_S}; vmscope testbed exec work -- fixed {units} 0 {pieces} {frames}"
+        );
         format!("{} sh -c '{work}'", self.prefix(floor, number))
     }
 }

@@ -169,7 +169,9 @@ pub fn spread(all: &[Measured]) -> Option<f64> {
 /// The rows of vmscope that cost more than `before` (our own JSON of another day) allows.
 pub fn regressions(all: &[Measured], before: &Value) -> Vec<String> {
     let rows = before["rows"].as_array().map_or(&[][..], Vec::as_slice);
-    let ours = all.iter().filter(|m| matches!(m.configuration.collector, Collector::Vmscope(_)));
+    let ours = all.iter().filter(|m| {
+        matches!(m.configuration.collector, Collector::Vmscope(_) | Collector::Stacks(_))
+    });
     ours.filter_map(|m| {
         let name = m.configuration.label();
         let same = |row: &&Value| {
