@@ -38,6 +38,22 @@ impl Source {
         let axis = recording.axis(&recording.resolver(), edges)?;
         Ok((recording, axis))
     }
+
+    /// As `open`; guests' code has its callers.
+    ///
+    /// # Errors
+    /// As `open`'s and `OpenRecording::check_has_stacks`'.
+    pub fn open_with_callers(
+        &self,
+        range: TimeRange,
+    ) -> anyhow::Result<(OpenRecording, VcpuTimelines)> {
+        let recording = OpenRecording::open(&self.dir, range)?;
+        recording.check_has_stacks(&self.dir)?;
+        let edges = self.offcpu_source.map(OffCpuSource::from);
+        let resolver = recording.resolver();
+        let axis = recording.axis_by(&resolver, edges, &VcpuTimelinesBuilder::with_callers)?;
+        Ok((recording, axis))
+    }
 }
 
 /// The data that shows when a vCPU lost and got its CPU.
@@ -131,6 +147,17 @@ impl OpenRecording {
         &self.recording.tables
     }
 
+    /// Refuses a recording without call stacks.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn check_has_stacks(&self, dir: &Path) -> anyhow::Result<()> {
+        if self.tables().stacks.is_empty() {
+            anyhow::bail!("{} has no call stacks: record with --call-graph", dir.display());
+        }
+        Ok(())
+    }
+
     /// What names its samples.
     #[must_use]
     pub fn resolver(&self) -> Resolver<'_> {
@@ -157,6 +184,15 @@ impl OpenRecording {
         resolver: &Resolver<'_>,
         off_cpu_source: Option<OffCpuSource>,
     ) -> anyhow::Result<VcpuTimelines> {
+        self.axis_by(resolver, off_cpu_source, &|builder| builder)
+    }
+
+    fn axis_by<'r>(
+        &'r self,
+        resolver: &'r Resolver<'r>,
+        off_cpu_source: Option<OffCpuSource>,
+        prepare: &dyn Fn(VcpuTimelinesBuilder<'r>) -> VcpuTimelinesBuilder<'r>,
+    ) -> anyhow::Result<VcpuTimelines> {
         let recorded = self.header.off_cpu_source;
         let off_cpu_source = off_cpu_source.unwrap_or(recorded);
         if (off_cpu_source, recorded) == (OffCpuSource::Switches, OffCpuSource::Samples) {
@@ -164,8 +200,8 @@ impl OpenRecording {
                 "this recording has no switches of vCPUs: record with --offcpu-source switches";
             return Err(Usage(text.to_owned()).into());
         }
-        let mut builder =
-            VcpuTimelinesBuilder::new(resolver, &self.recording.header, off_cpu_source);
+        let header = &self.recording.header;
+        let mut builder = prepare(VcpuTimelinesBuilder::new(resolver, header, off_cpu_source));
         self.recording.replay(&mut [&mut builder])?;
         let axis = builder.finish();
         Ok(match &self.range {

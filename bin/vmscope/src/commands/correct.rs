@@ -20,6 +20,7 @@ const EXAMPLE: &str = "Examples:
                                     the guest measured 12.5 s for a run between
                                     3 s and 16 s after the recording's start
   vmscope correct day1 --vm web --process shor --function quantum_toffoli
+  vmscope correct day1 --vm web --process mysqld --callees do_command
   vmscope correct day1 --vm web --process mysqld --thread ib_io_rd-1";
 
 /// Estimate a guest run time without steal, with an error bound.
@@ -41,6 +42,9 @@ pub(crate) struct Args {
     /// Only this function, of that process or thread or of all
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
+    /// Only this function with what it calls; needs record --call-graph
+    #[arg(long, value_name = "NAME", conflicts_with = "function")]
+    callees: Option<String>,
     /// Run time measured in the guest [default: the recorded run time]
     #[arg(long, value_name = "SECONDS", value_parser = duration_in_seconds)]
     apparent: Option<Duration>,
@@ -52,7 +56,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let (recording, axis) = args.source.open(TimeRange::ALL)?;
+    let (recording, axis) = match args.callees {
+        Some(_) => args.source.open_with_callers(TimeRange::ALL)?,
+        None => args.source.open(TimeRange::ALL)?,
+    };
     let vm = recording.vm(args.source.vm.as_deref())?;
     let time = recording.vcpu_time(&axis);
     let query = CorrectQuery {
@@ -61,6 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         process: args.process.as_deref(),
         thread: args.thread.as_deref(),
         function: args.function.as_deref(),
+        callees: args.callees.as_deref(),
         measured_ns: args.apparent.map(in_ns),
     };
     let report = report(&time, &query)?;
@@ -70,8 +78,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn report(time: &VcpuTime<'_>, query: &CorrectQuery<'_>) -> anyhow::Result<Report> {
     let (vm, window, evidence) = (query.vm, query.window, &time.evidence);
-    let named = [query.process, query.thread, query.function];
-    if query.measured_ns.is_none() && named == [None; 3] {
+    let named = [query.process, query.thread, query.function, query.callees];
+    if query.measured_ns.is_none() && named == [None; 4] {
         let mut victims = victims(evidence, vm, AttributionLevel::Process, window);
         victims.rows.sort_by_key(|(_, time)| std::cmp::Reverse(time.apparent_ns()));
         return Ok(analysis::report::correct_all(time, query, &victims));
@@ -79,7 +87,8 @@ fn report(time: &VcpuTime<'_>, query: &CorrectQuery<'_>) -> anyhow::Result<Repor
     let process = query.process.map(ProcessFilter::new);
     let thread = query.thread.map(ProcessFilter::new);
     let (process, thread) = (process.as_ref(), thread.as_ref());
-    let target = Target { vm, process, thread, function: query.function };
+    let (function, callees) = (query.function, query.callees);
+    let target = Target { vm, process, thread, function, callees };
     let found = correction(evidence, &time.names, &target, window)
         .map_err(|unknown| anyhow::anyhow!(clean(&unknown.to_string()).into_owned()))?;
     analysis::report::correct(time, query, &found).map_err(|TakenExceedsRun { stolen_ns, apparent_ns }| {

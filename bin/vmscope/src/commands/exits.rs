@@ -15,7 +15,9 @@ const EXAMPLE: &str = "Examples:
                               count VM exits while sampling
   vmscope exits day1          count and time of each exit reason
   vmscope exits day1 --vm web --by function
-                              the guest functions that cause exits";
+                              the guest functions that cause exits
+  vmscope exits day1 --vm web --by stack
+                              the same with their callers";
 
 /// Print VM exits: counts and time by exit reason, and the guest functions that cause them.
 ///
@@ -42,14 +44,20 @@ enum By {
     Reason,
     /// The guest function that was running at the exit
     Function,
+    /// The same with its callers; needs record --call-graph
+    Stack,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let (recording, axis) = args.source.open(args.range)?;
+    let (recording, axis) = match args.by {
+        By::Stack => args.source.open_with_callers(args.range)?,
+        _ => args.source.open(args.range)?,
+    };
     let vms = recording.vms(args.source.vm.as_deref())?;
     let by = match args.by {
         By::Reason => ExitsBy::Reason,
         By::Function => ExitsBy::Function,
+        By::Stack => ExitsBy::Stack,
     };
     let report = analysis::report::exits(&recording.vcpu_time(&axis), &vms, by);
     print(&args.format.render(&report)).context("failed to write to standard output")?;

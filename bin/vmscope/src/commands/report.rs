@@ -236,10 +236,7 @@ fn calls_report(args: &Args, query: CallsQuery) -> anyhow::Result<Report> {
     refuse_edges(args.offcpu_source)?;
     let recording = OpenRecording::open(&args.dir, args.range)?;
     let selection = args.select.selection(recording.tables())?;
-    if recording.tables().stacks.is_empty() {
-        let dir = args.dir.display();
-        anyhow::bail!("{dir} has no call stacks: record with --call-graph");
-    }
+    recording.check_has_stacks(&args.dir)?;
     let resolver = recording.resolver();
     let view = export::view_text(&selection, recording.tables());
     let flow = export::flow(&recording, &resolver, selection, &args.dir)?;

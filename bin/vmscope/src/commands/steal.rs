@@ -31,6 +31,8 @@ Examples:
                                         only these two and a half seconds
   vmscope steal day1 --vm web --by process
                                         which of its processes lost time
+  vmscope steal day1 --vm web --by stack
+                                        by which calls their functions were reached
   vmscope steal day1 --vm web --by function --format csv >suffered.csv";
 
 /// Print each VM's time by state, and who stole CPU time from which guest code.
@@ -62,6 +64,8 @@ enum By {
     Reason,
     /// The guest function that lost the time
     Function,
+    /// The same with its callers; needs record --call-graph
+    Stack,
     /// The guest process that lost the time
     Process,
     /// The guest thread that lost the time
@@ -74,6 +78,7 @@ impl From<By> for StealBy {
             By::Thief => Self::Thief,
             By::Reason => Self::Reason,
             By::Function => Self::Function,
+            By::Stack => Self::Stack,
             By::Process => Self::Process,
             By::Thread => Self::Thread,
         }
@@ -81,7 +86,10 @@ impl From<By> for StealBy {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let (recording, axis) = args.source.open(args.range)?;
+    let (recording, axis) = match args.by {
+        Some(By::Stack) => args.source.open_with_callers(args.range)?,
+        _ => args.source.open(args.range)?,
+    };
     let query = StealQuery {
         vms: recording.vms(args.source.vm.as_deref())?,
         all: args.source.vm.is_none(),

@@ -17,6 +17,12 @@ use crate::report::recording::{INCOMPLETE, dropped, host, missed, sampling};
 /// Stands between the functions of a stack. The innermost comes first.
 const CALLED_BY: &str = " < ";
 
+/// A function and its callers in one cell.
+pub(super) fn joined(function: &str, callers: &[String]) -> String {
+    let callers = callers.iter().map(String::as_str);
+    std::iter::once(function).chain(callers).collect::<Vec<_>>().join(CALLED_BY)
+}
+
 /// Calls of a recording. `view` names the samples that were selected, `limit` is the number of lines to show.
 #[must_use]
 pub fn calls(calls: &Calls, header: &Header, view: &str, limit: Option<usize>) -> Report {

@@ -19,6 +19,8 @@ pub struct CorrectQuery<'a> {
     pub thread: Option<&'a str>,
     /// Only this function.
     pub function: Option<&'a str>,
+    /// Only this function with what it calls.
+    pub callees: Option<&'a str>,
     /// The run time that was measured in the guest.
     pub measured_ns: Option<u64>,
 }
@@ -61,6 +63,7 @@ pub fn correct(
         "process": query.process.map(cleaned),
         "thread": query.thread.map(cleaned),
         "function": query.function.map(cleaned),
+        "callees": query.callees.map(cleaned),
         "apparent_ns": corrected.apparent_ns,
         "apparent_given": query.measured_ns.is_some(),
         "corrected_ns": corrected.corrected_ns,
@@ -91,6 +94,7 @@ fn report(source: &VcpuTime<'_>, query: &CorrectQuery<'_>) -> Report {
     let [from_ns, to_ns] = [query.window.from, query.window.to].map(|at| at.since(start));
     let mut of = Vec::new();
     of.extend(query.function.map(|name| format!("function {name}")));
+    of.extend(query.callees.map(|name| format!("function {name} with what it calls")));
     of.extend(query.thread.map(|name| format!("thread {name}")));
     of.extend(query.process.map(|name| format!("process {name}")));
     of.push(format!("VM {vm}"));

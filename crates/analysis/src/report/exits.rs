@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use model::VmId;
 use serde_json::{Value, json};
-use table::{Cell, Column, Report, Scale, Table, clean, cleaned, ms, percent, with_id};
+use table::{Cell, Column, Keep, Report, Scale, Table, clean, cleaned, ms, percent, with_id};
 
+use crate::report::calls::joined;
 use crate::report::vcpu_time::{VERSION, VcpuTime};
 use crate::steal::{Cause, ExitRow, Exits, exits as exits_of};
 
@@ -18,6 +19,8 @@ pub enum ExitsBy {
     Reason,
     /// The guest's function at the exit.
     Function,
+    /// The same with its callers.
+    Stack,
 }
 
 /// What these VMs exit for: how often, how long it takes, and the guest functions that cause it.
@@ -35,7 +38,9 @@ pub fn exits(source: &VcpuTime<'_>, vms: &[VmId], by: ExitsBy) -> Report {
     for (vm, exits) in &found {
         let (shown, flat) = match by {
             ExitsBy::Reason => (by_reason(source, *vm, exits), by_reason(source, *vm, exits)),
-            ExitsBy::Function => (by_function(source, exits), causes(source, *vm, &exits.rows)),
+            ExitsBy::Function | ExitsBy::Stack => {
+                (by_function(source, exits, by), causes(source, *vm, &exits.rows, by))
+            }
         };
         report.parts.push(Table { title: title(source, *vm, exits), ..shown }.into());
         match &mut data {
@@ -44,7 +49,7 @@ pub fn exits(source: &VcpuTime<'_>, vms: &[VmId], by: ExitsBy) -> Report {
         }
     }
     report.data = data;
-    let vm_json = |(vm, exits): &(VmId, Exits)| json!({ "name": cleaned(&source.vm(*vm).name), "exits": exits_json(source, *vm, exits) });
+    let vm_json = |(vm, exits): &(VmId, Exits)| json!({ "name": cleaned(&source.vm(*vm).name), "exits": exits_json(source, *vm, exits, by) });
     report.json = json!({
         "version": VERSION,
         "recording": source.recording(),
@@ -99,7 +104,7 @@ fn functions(row: &ExitRow) -> Vec<(String, u64)> {
 }
 
 /// The same the other way round.
-fn by_function(source: &VcpuTime<'_>, exits: &Exits) -> Table {
+fn by_function(source: &VcpuTime<'_>, exits: &Exits, by: ExitsBy) -> Table {
     let mut functions: BTreeMap<&Cause, Vec<(String, u64)>> = BTreeMap::new();
     for row in &exits.rows {
         for (cause, ns) in &row.causes {
@@ -109,40 +114,52 @@ fn by_function(source: &VcpuTime<'_>, exits: &Exits) -> Table {
     let sum = |reasons: &[(String, u64)]| reasons.iter().map(|(_, ns)| ns).sum::<u64>();
     let mut rows: Vec<_> = functions.into_iter().collect();
     rows.sort_by_key(|(_, reasons)| std::cmp::Reverse(sum(reasons)));
-    let names = ["Function", "Process", "Exit reasons (ms)"].map(Column::name);
+    let function = if by == ExitsBy::Stack { "Stack" } else { "Function" };
+    let names = [
+        Column::name(function).keep(Keep::Start, 3),
+        Column::name("Process"),
+        Column::name("Exit reasons (ms)"),
+    ];
     let columns = std::iter::once(Column::number("ms").scale(Scale::Ms)).chain(names);
     let mut table = Table::new("", columns.collect());
     for (cause, reasons) in rows {
         let text = |name: &Option<String>| name.clone().unwrap_or("[unknown]".to_owned());
         let process = with_id(&text(&cause.process), cause.pid);
         let ns = Cell::ns(sum(&reasons));
-        let names = [text(&cause.function), process, named(reasons)].map(Cell::Text);
+        let function = joined(&text(&cause.function), &cause.callers);
+        let names = [function, process, named(reasons)].map(Cell::Text);
         table.row(std::iter::once(ns).chain(names));
     }
     table
 }
 
 /// A line for each reason and what caused it.
-fn causes(source: &VcpuTime<'_>, vm: VmId, rows: &[ExitRow]) -> Table {
+fn causes(source: &VcpuTime<'_>, vm: VmId, rows: &[ExitRow], by: ExitsBy) -> Table {
     let keys = ["process", "pid", "function", "module", "ns"].map(Column::data);
     let columns = ["vm", "exit_reason"].map(Column::csv_only).into_iter().chain(keys);
+    let of_stack = [Column::csv_only("stack"), Column::json_only("callers")];
+    let columns = columns.chain(of_stack.into_iter().filter(|_| by == ExitsBy::Stack));
     let mut table = Table::new("", columns.collect());
     for row in rows {
         for (cause, ns) in &row.causes {
-            let Cause { process, pid, function, module } = cause;
+            let Cause { process, pid, function, module, callers } = cause;
             let who = [source.vm(vm).name.as_str().into(), source.reason(row.reason).into()];
             let names = [process.clone().into(), (*pid).into(), function.clone().into()];
-            let rest = [module.clone().into(), Cell::ns(*ns)];
+            let stack = function.as_ref().map(|function| joined(function, callers));
+            let callers = callers.iter().map(|caller| cleaned(caller)).collect();
+            let of_stack = [stack.into(), Cell::Json(callers)];
+            let of_stack = of_stack.into_iter().filter(|_| by == ExitsBy::Stack);
+            let rest = [module.clone().into(), Cell::ns(*ns)].into_iter().chain(of_stack);
             table.row(who.into_iter().chain(names).chain(rest));
         }
     }
     table
 }
 
-fn exits_json(source: &VcpuTime<'_>, vm: VmId, exits: &Exits) -> Value {
+fn exits_json(source: &VcpuTime<'_>, vm: VmId, exits: &Exits, by: ExitsBy) -> Value {
     let mut objects = by_reason(source, vm, exits).json();
     for (n, row) in exits.rows.iter().enumerate() {
-        objects[n]["causes"] = causes(source, vm, std::slice::from_ref(row)).json();
+        objects[n]["causes"] = causes(source, vm, std::slice::from_ref(row), by).json();
     }
     objects
 }

@@ -31,6 +31,8 @@ pub enum StealBy {
     Reason,
     /// The guest's function that suffered.
     Function,
+    /// The same with its callers.
+    Stack,
     /// The guest's process that suffered.
     Process,
     /// The guest's thread that suffered.
@@ -43,6 +45,7 @@ impl StealBy {
         match self {
             Self::Thief | Self::Reason => None,
             Self::Function => Some(AttributionLevel::Function),
+            Self::Stack => Some(AttributionLevel::Stack),
             Self::Process => Some(AttributionLevel::Process),
             Self::Thread => Some(AttributionLevel::Thread),
         }

@@ -189,7 +189,8 @@ impl SamePlaces {
         let firsts = match whose {
             AttributionLevel::Process => &self.process,
             AttributionLevel::Thread => &self.thread,
-            AttributionLevel::Function => &self.function,
+            // Places of result tables have no callers.
+            AttributionLevel::Function | AttributionLevel::Stack => &self.function,
         };
         firsts[place.0 as usize]
     }

@@ -12,7 +12,7 @@
 //! or on its function; else it is unattributed at that level. Across a halt no level agrees: what ran after it need not
 //! have been there before.
 
-use super::AttributionLevel::{Function, Process, Thread};
+use super::AttributionLevel::{Function, Process, Stack, Thread};
 use crate::vcpu_timeline::{CodeLocation, CodeLocationId, Segment, VcpuTimeline, VcpuTimelines};
 use model::{TimeAccount, TimelineState};
 
@@ -27,6 +27,8 @@ pub enum AttributionLevel {
     Thread,
     /// A function of a process.
     Function,
+    /// A function and its callers: of timelines whose places have them.
+    Stack,
 }
 
 impl AttributionLevel {
@@ -37,6 +39,7 @@ impl AttributionLevel {
             Process => "process",
             Thread => "thread",
             Function => "function",
+            Stack => "stack",
         }
     }
 }
@@ -84,9 +87,14 @@ impl<'a> Attribution<'a> {
         let tells =
             |place: &CodeLocationId| whose != Thread || self.axis.place(*place).tid.is_some();
         if let Some(stood) = place.filter(tells) {
-            // Where the guest's kernel stood in the middle of a function, that goes on.
-            let interrupted = self.axis.place(stood).kernel && whose == Function;
-            return interrupted.then(|| self.agreed_function(segment, stood)).flatten().or(place);
+            // Where the guest's kernel stood in the middle of a function, that goes on. A switch does not say its callers.
+            let it = self.axis.place(stood);
+            let goes_on = match whose {
+                Process | Thread => false,
+                Function => it.kernel,
+                Stack => it.kernel || it.callers.is_empty(),
+            };
+            return goes_on.then(|| self.agreed_function(segment, stood)).flatten().or(place);
         }
         let (before, after) = self.neighbours(segment);
         let (before, after) = (before?, after?);
@@ -103,18 +111,19 @@ impl<'a> Attribution<'a> {
                 let (before_it, after_it) = (self.axis.place(before), self.axis.place(after));
                 before_it.is_thread(after_it).then_some(before)
             }
-            Function => {
+            Function | Stack => {
                 let [before, after] = self.around(segment, |place| !place.kernel)?;
                 (before == after).then_some(before)
             }
         }
     }
 
-    /// The function around both sides of a stay in the guest's kernel.
-    fn agreed_function(&self, segment: usize, kernel: CodeLocationId) -> Option<CodeLocationId> {
+    /// The function around both sides of a stay in the guest's kernel, or in that function.
+    fn agreed_function(&self, segment: usize, stood: CodeLocationId) -> Option<CodeLocationId> {
         let [before, after] = self.around(segment, |place| !place.kernel)?;
-        let same = before == after && self.axis.place(before).is_process(self.axis.place(kernel));
-        same.then_some(before)
+        let (around, stood) = (self.axis.place(before), self.axis.place(stood));
+        let is_it = stood.kernel || around.function == stood.function;
+        (before == after && is_it && around.is_process(stood)).then_some(before)
     }
 
     /// Whether an unattributed segment may still be `wanted`'s: one of the sides says so, or none says anything.
@@ -240,6 +249,7 @@ mod test {
             let letter = match (victim, whose) {
                 (None, _) => ".",
                 (Some(place), Function) => &place.function,
+                (Some(place), Stack) => place.callers.first().unwrap_or(&place.function),
                 (Some(place), Thread) => ["?", "1", "2", "3"][place.tid.unwrap_or(0) as usize],
                 (Some(place), Process) => &place.process[..1],
             };
@@ -299,6 +309,21 @@ mod test {
         check("fkKg", "aaaa", "1111", "fkkg");
         check("fNh", "aaa", "1.2", "fnh");
         check("X.ff", "o.aa", "3.11", "x.ff");
+    }
+
+    #[test]
+    fn callers_are_those_of_samples_around_a_switch() {
+        for (line, expected) in [
+            ("dd..dd", "dddddd"),
+            ("dd..ee", "dd..ee"),
+            ("ddFdd", "ddddd"),
+            ("ddFee", "ddfee"),
+            ("ddXdd", "ddxdd"),
+            ("dkKd", "dkdd"),
+            ("dkKe", "dkke"),
+        ] {
+            assert_eq!(charged(line, Stack), expected, "{line}");
+        }
     }
 
     #[test]

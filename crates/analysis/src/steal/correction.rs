@@ -27,6 +27,8 @@ pub struct Target<'a> {
     pub thread: Option<&'a ProcessFilter>,
     /// A function, of that process or of any.
     pub function: Option<&'a str>,
+    /// The same with what it calls: of timelines whose places have callers.
+    pub callees: Option<&'a str>,
 }
 
 /// Time that was stolen from a target.
@@ -131,7 +133,11 @@ fn share_variance(samples: u64, all: u64) -> f64 {
 
 impl Target<'_> {
     fn is(&self, place: &CodeLocation) -> bool {
-        self.is_in_thread(place) && self.function.is_none_or(|function| place.function == function)
+        let is_below =
+            |name: &str| place.function == name || place.callers.iter().any(|it| it == name);
+        self.is_in_thread(place)
+            && self.function.is_none_or(|function| place.function == function)
+            && self.callees.is_none_or(is_below)
     }
 
     fn is_in_thread(&self, place: &CodeLocation) -> bool {
@@ -146,14 +152,16 @@ impl Target<'_> {
     }
 
     fn is_whole_vm(&self) -> bool {
-        self.process.is_none() && self.thread.is_none() && self.function.is_none()
+        let names = [self.function, self.callees];
+        self.process.is_none() && self.thread.is_none() && names == [None; 2]
     }
 
     fn level(&self) -> AttributionLevel {
-        match (self.function, self.thread) {
-            (Some(_), _) => AttributionLevel::Function,
-            (None, Some(_)) => AttributionLevel::Thread,
-            (None, None) => AttributionLevel::Process,
+        match (self.callees, self.function, self.thread) {
+            (Some(_), ..) => AttributionLevel::Stack,
+            (None, Some(_), _) => AttributionLevel::Function,
+            (None, None, Some(_)) => AttributionLevel::Thread,
+            (None, None, None) => AttributionLevel::Process,
         }
     }
 }
@@ -210,7 +218,7 @@ fn check_target(evidence: &TimelineInput<'_>, target: &Target<'_>) -> Result<(),
         let threads = there.filter_map(|(place, ns)| Some((place.thread.as_deref()?, *ns)));
         return Err(UnknownTarget::Thread { name: thread.text().to_owned(), known: most(threads) });
     }
-    if let Some(function) = target.function
+    if let Some(function) = target.function.or(target.callees)
         && !places.iter().any(|(place, _)| target.is(place))
     {
         let there = places.iter().filter(|(place, _)| target.is_in_thread(place));
@@ -256,10 +264,12 @@ mod test {
         process: Option<&'a str>,
         thread: Option<&'a str>,
         function: Option<&'a str>,
+        callees: Option<&'a str>,
         ms: std::ops::Range<u64>,
     }
 
-    const ALL: Ask<'_> = Ask { process: None, thread: None, function: None, ms: 0..100 };
+    const ALL: Ask<'_> =
+        Ask { process: None, thread: None, function: None, callees: None, ms: 0..100 };
     const APP: Ask<'_> = Ask { process: Some("app"), ..ALL };
 
     fn corrected(
@@ -270,7 +280,8 @@ mod test {
         let process = ask.process.map(ProcessFilter::new);
         let thread = ask.thread.map(ProcessFilter::new);
         let (process, thread) = (process.as_ref(), thread.as_ref());
-        let target = Target { vm: VM_A, process, thread, function: ask.function };
+        let (function, callees) = (ask.function, ask.callees);
+        let target = Target { vm: VM_A, process, thread, function, callees };
         let window = Window { from: HostNs(ask.ms.start * MS), to: HostNs(ask.ms.end * MS) };
         let axis = VcpuTimelines { off_cpu_source, ..drawn.axis.clone() };
         let evidence = TimelineInput { axis: &axis, ..drawn.evidence() };
@@ -305,6 +316,18 @@ mod test {
         check(line, &Ask { thread: Some("t1"), ..ALL }, "4 2:1:0, maybe 1:0:0");
         check(line, &Ask { thread: Some("2"), ..APP }, "2 1:0:0, maybe 1:0:0");
         check(line, &Ask { thread: Some("1"), function: Some("f"), ..APP }, "4 2:1:0, maybe 1:0:0");
+    }
+
+    #[test]
+    fn a_function_with_what_it_calls() {
+        let line = "d..e.dd1d..ff";
+        // The exit was in f, by whatever path.
+        check(line, &Ask { callees: Some("d"), ..ALL }, "4 0:0:0, maybe 5:0:0");
+        check(line, &Ask { callees: Some("f"), ..ALL }, "7 0:1:0, maybe 5:0:0");
+        let unknown = Ask { callees: Some("z"), ..ALL };
+        let drawn = Drawn::new(&[line], "");
+        let error = corrected(&drawn, OffCpuSource::Switches, &unknown).unwrap_err();
+        assert!(error.to_string().contains("no sample of function \"z\""), "{error}");
     }
 
     #[test]

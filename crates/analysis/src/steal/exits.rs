@@ -40,6 +40,8 @@ pub struct Cause {
     pub pid: Option<u32>,
     pub function: Option<String>,
     pub module: Option<String>,
+    /// Where they are distinguished and known, the innermost first.
+    pub callers: Vec<String>,
 }
 
 #[derive(Debug, Default)]
@@ -80,8 +82,8 @@ impl ExitRow {
 
 impl Cause {
     fn from_location(place: &CodeLocation) -> Self {
-        let CodeLocation { process, pid, function, module, .. } = place.clone();
-        Self { process: Some(process), pid, function: Some(function), module }
+        let CodeLocation { process, pid, function, module, callers, .. } = place.clone();
+        Self { process: Some(process), pid, function: Some(function), module, callers }
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const IO: u32 = 0x7b;
 pub(crate) const MSR: u32 = 0x7c;
 pub(crate) const INTERRUPT: u32 = 0x60;
-const PLACES: &str = "fghklxmn";
+const PLACES: &str = "fghklxmnde";
 pub(crate) const VM_A: VmId = VmId(0);
 
 /// What evidence refers to.
@@ -84,7 +84,7 @@ fn drawn(letter: char) -> (char, TimelineState, Option<CodeLocationId>) {
     let place =
         PLACES.find(letter.to_ascii_lowercase()).map(|n| CodeLocationId(u32::try_from(n).unwrap()));
     let (state, place) = match letter {
-        'f' | 'g' | 'h' | 'x' => (TimelineState::GuestUser, place),
+        'd' | 'e' | 'f' | 'g' | 'h' | 'x' => (TimelineState::GuestUser, place),
         'k' | 'l' | 'm' | 'n' => (TimelineState::GuestKernel, place),
         '1' => (TimelineState::StealVmm { reason: IO }, Some(CodeLocationId(0))),
         '2' => (TimelineState::StealVmm { reason: MSR }, Some(CodeLocationId(5))),
@@ -111,12 +111,14 @@ fn place(letter: char) -> CodeLocation {
         _ => ("app", 1, Some(1)),
     };
     let kernel = matches!(letter, 'k' | 'l' | 'm' | 'n');
+    let is_caller = matches!(letter, 'd' | 'e');
     CodeLocation {
         process: process.to_owned(),
         pid: Some(pid),
         thread: tid.map(|tid| format!("t{tid}")),
         tid,
-        function: letter.to_string(),
+        function: if is_caller { 'f' } else { letter }.to_string(),
+        callers: if is_caller { vec![letter.to_string()] } else { Vec::new() },
         module: Some(if kernel { "[kernel]" } else { "/bin/code" }.to_owned()),
         build_id: None,
         kernel,

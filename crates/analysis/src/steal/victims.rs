@@ -29,6 +29,8 @@ pub struct Victim {
     pub tid: Option<u32>,
     pub function: Option<String>,
     pub module: Option<String>,
+    /// Of a stack, the innermost first.
+    pub callers: Vec<String>,
 }
 
 /// Time taken from a victim.
@@ -121,13 +123,24 @@ pub(super) fn for_each_charge(
 
 impl Victim {
     pub(super) fn from_location(place: &CodeLocation, whose: AttributionLevel) -> Self {
-        let CodeLocation { process, pid, thread, tid, function, module, .. } = place.clone();
-        let only_process =
-            Self { process, pid, thread: None, tid: None, function: None, module: None };
+        let CodeLocation { process, pid, thread, tid, function, module, callers, .. } =
+            place.clone();
+        let only_process = Self {
+            process,
+            pid,
+            thread: None,
+            tid: None,
+            function: None,
+            module: None,
+            callers: Vec::new(),
+        };
         match whose {
             AttributionLevel::Process => only_process,
             AttributionLevel::Thread => Self { thread, tid, ..only_process },
             AttributionLevel::Function => Self { function: Some(function), module, ..only_process },
+            AttributionLevel::Stack => {
+                Self { function: Some(function), module, callers, ..only_process }
+            }
         }
     }
 }

@@ -62,6 +62,13 @@ impl<'r> VcpuTimelinesBuilder<'r> {
         }
     }
 
+    /// Places of guests' code have callers, where samples have them; before anything is pushed.
+    #[must_use]
+    pub fn with_callers(mut self) -> Self {
+        self.places.distinguish_callers();
+        self
+    }
+
     /// The axis of what was pushed.
     #[must_use]
     pub fn finish(mut self) -> VcpuTimelines {

@@ -90,6 +90,8 @@ pub struct CodeLocation {
     /// Its id in the guest.
     pub tid: Option<u32>,
     pub function: String,
+    /// Its callers, the innermost first, where they are distinguished and known.
+    pub callers: Vec<String>,
     /// Module path or bracketed name.
     pub module: Option<String>,
     pub build_id: Option<BuildId>,

@@ -156,6 +156,7 @@ fn place(process: &str, pid: u32, function: &str, kernel: bool) -> CodeLocation 
         thread: None,
         tid: None,
         function: function.to_owned(),
+        callers: Vec::new(),
         module: Some(if kernel { "[kernel]".to_owned() } else { format!("/opt/{process}") }),
         build_id: None,
         kernel,

@@ -1,5 +1,6 @@
 //! Call stacks inside guests, against programs whose calls are known (workloads/calls.c).
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use acceptance::{in_testbed, report, run, text};
@@ -54,6 +55,57 @@ pub(crate) fn guests_call_stacks_are_those_of_the_source() {
         }
     }
     callers_and_callees_add_up(&recording);
+    time_by_stack_is_that_by_function(&recording);
+}
+
+/// What a victim or a cause of exits had, by function.
+fn ns_by_function(rows: &Value, key: &str) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for row in rows.as_array().unwrap() {
+        *sums.entry(text(row, "function").to_owned()).or_default() += row[key].as_u64().unwrap();
+    }
+    sums
+}
+
+fn time_by_stack_is_that_by_function(recording: &Path) {
+    let path = recording.to_str().unwrap();
+    let json = |words: &[&str]| -> Value {
+        let command = [words, &["--vm", "old", "--format", "json"]].concat();
+        let ran = run(&command).unwrap();
+        assert!(ran.status.success(), "{command:?} {ran:?}");
+        serde_json::from_slice(&ran.stdout).unwrap()
+    };
+    let [by_stack, by_function] =
+        ["stack", "function"].map(|by| json(&["steal", path, "--by", by])["vms"][0].clone());
+    let own = ns_by_function(&by_stack["victims"], "own_ns");
+    assert_eq!(own, ns_by_function(&by_function["victims"], "own_ns"));
+    let callers = |row: &Value| -> Vec<String> {
+        let callers = row["callers"].as_array().unwrap().iter();
+        callers.map(|caller| caller.as_str().unwrap().to_owned()).collect()
+    };
+    let rows = by_stack["victims"].as_array().unwrap();
+    let of_compare: u64 = rows
+        .iter()
+        .filter(|row| callers(row).first().is_some_and(|it| it == "burn"))
+        .filter(|row| callers(row).iter().any(|it| it == "compare"))
+        .map(|row| row["own_ns"].as_u64().unwrap())
+        .sum();
+    let whole: u64 = own.values().sum();
+    eprintln!("turn < burn < compare: {of_compare} of {whole} ns");
+    assert!(100 * of_compare > 10 * whole, "{of_compare} of {whole}");
+    let [by_stack, by_function] = ["stack", "function"].map(|by| {
+        let exits = json(&["exits", path, "--by", by])["vms"][0]["exits"].clone();
+        let causes = |row: &Value| ns_by_function(&row["causes"], "ns");
+        exits.as_array().unwrap().iter().map(causes).collect::<Vec<_>>()
+    });
+    assert_eq!(by_stack, by_function);
+    let correct = |words: &[&str]| {
+        let found = json(&[&["correct", path, "--process", "calls"], words].concat());
+        found["correction"]["samples"].as_u64().unwrap()
+    };
+    let [all, below] = [correct(&[]), correct(&["--callees", "sort"])];
+    eprintln!("{below} of {all} samples are below sort");
+    assert!((10..30).contains(&(100 * below / all)), "{below} of {all}");
 }
 
 fn stacks_are_those_of_the_source(recording: &Path, vm: &str, process: &str) {

@@ -1,8 +1,9 @@
 //! Victims, and time without a known victim.
 
-use table::{Cell, Column, Scale, Table, clean, short_module, with_id};
+use table::{Cell, Column, Keep, Scale, Table, clean, cleaned, short_module, with_id};
 
 use super::{StealBy, VmTime};
+use crate::report::calls::joined;
 use crate::report::vcpu_time::VcpuTime;
 use crate::steal::{Stolen, Victim, VictimTime, Victims};
 
@@ -31,9 +32,14 @@ pub(super) fn columns(by: StealBy) -> Vec<Column> {
     ];
     let names: &[&str] = match by {
         StealBy::Function => &["Function", "Process", "Module"],
+        StealBy::Stack => &["Process", "Module"],
         StealBy::Thread => &["Thread", "Process"],
         _ => &["Process"],
     };
+    if by == StealBy::Stack {
+        columns.push(Column::json_only("callers"));
+        columns.push(Column::name("Stack").csv("stack").keep(Keep::Start, 3));
+    }
     columns.extend(names.iter().map(|name| Column::name(*name)));
     columns
 }
@@ -50,6 +56,7 @@ pub(super) fn table(
         StealBy::Function => {
             ("functions", "functions before and after; --by process attributes more")
         }
+        StealBy::Stack => ("stacks", "stacks before and after; --by function attributes more"),
         StealBy::Thread => {
             ("threads", "or unknown threads before and after; --by process attributes more")
         }
@@ -67,8 +74,9 @@ pub(super) fn table(
     let unattributed = Cell::from("(unattributed)");
     let names =
         [vm.into(), unattributed.clone()].into_iter().chain(std::iter::repeat_n(Cell::NONE, 8));
-    let times = stolen(&victims.unattributed).into_iter().chain([Cell::NONE, unattributed]);
-    table.rest.push(names.chain(times).collect());
+    let callers = (by == StealBy::Stack).then_some(Cell::NONE);
+    let times = stolen(&victims.unattributed).into_iter().chain([Cell::NONE]);
+    table.rest.push(names.chain(times).chain(callers).chain([unattributed]).collect());
     if 0 < victims.unattributed.total_ns() {
         table.notes.push(format!("(unattributed): different {why_unattributed}"));
     }
@@ -81,7 +89,7 @@ fn row<'a>(
     victim: &'a Victim,
     time: &VictimTime,
 ) -> impl Iterator<Item = Cell> + use<'a> {
-    let Victim { process, pid, thread, tid, function, module } = victim;
+    let Victim { process, pid, thread, tid, function, module, callers } = victim;
     let who = [vm.into(), process.as_str().into(), (*pid).into(), thread.clone().into()];
     let who =
         who.into_iter().chain([(*tid).into(), function.clone().into(), module.clone().into()]);
@@ -90,7 +98,11 @@ fn row<'a>(
     let process = with_id(process, *pid);
     let names = match (function, by) {
         (Some(function), _) => {
-            vec![function.clone(), process, module.as_deref().map_or("-", short_module).to_owned()]
+            vec![
+                joined(function, callers),
+                process,
+                module.as_deref().map_or("-", short_module).to_owned(),
+            ]
         }
         (None, StealBy::Thread) => {
             let thread =
@@ -99,7 +111,9 @@ fn row<'a>(
         }
         (None, _) => vec![process],
     };
-    who.chain(times).chain(names.into_iter().map(Cell::Text))
+    let callers = Cell::Json(callers.iter().map(|caller| cleaned(caller)).collect());
+    let callers = (by == StealBy::Stack).then_some(callers);
+    who.chain(times).chain(callers).chain(names.into_iter().map(Cell::Text))
 }
 
 fn stolen(stolen: &Stolen) -> [Cell; 3] {
