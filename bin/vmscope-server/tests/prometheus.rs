@@ -97,6 +97,19 @@ fn rules_and_dashboard_ask_for_what_there_is() {
     let unknown: Vec<_> = named(&rules).difference(&known).cloned().collect();
     assert!(unknown.is_empty(), "{unknown:?}");
 
+    let tests = fs::read_to_string(folder.join("vmscope.test.yml")).unwrap();
+    let tested = |name: &str| {
+        tests.contains(&format!("alertname: {name}\n"))
+            || tests.contains(&format!("expr: {name}\n"))
+            || tests.contains(&format!("({name}"))
+    };
+    let names = rules.lines().filter_map(|line| {
+        let line = line.trim();
+        line.strip_prefix("- alert: ").or_else(|| line.strip_prefix("- record: "))
+    });
+    let untested: Vec<_> = names.filter(|name| !tested(name)).collect();
+    assert!(untested.is_empty(), "{untested:?}");
+
     let text = fs::read_to_string(deploy("grafana/vmscope-fleet.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
     let (mut queries, mut variables) = (Vec::new(), Vec::new());
@@ -136,6 +149,11 @@ fn check_panels(dashboard: &Value) {
         assert!(place[0] + place[2] <= 24 && 0 < place[3], "{panel}");
         assert!(["row", "stat", "timeseries"].contains(&panel["type"].as_str().unwrap()));
         assert!(panel["title"].is_string());
+        // $__rate_interval is four of these: its default is a data source's 15 s, not the scrape interval of prometheus.yml.
+        for query in panel["targets"].as_array().into_iter().flatten() {
+            let has_rate = query["expr"].as_str().unwrap().contains("$__rate_interval");
+            assert!(!has_rate || query["interval"] == "60s", "{query}");
+        }
     }
 }
 
