@@ -215,12 +215,17 @@ fn prometheus_scrapes_what_vms_and_hosts_do() {
     // The same sums as by SQL.
     let sql = "SELECT state, sum(ns) AS ns FROM vcpu_time GROUP BY state";
     let answer = server.ask("POST", "/v1/sql", &read, Some(&json!({ "sql": sql }))).json();
-    let scraped = query(&prometheus, "sum by (state) (vmscope_vm_vcpu_seconds_total)");
-    for row in answer["rows"].as_array().unwrap() {
-        let (_, seconds) = scraped.iter().find(|(labels, _)| labels["state"] == row[0]).unwrap();
-        let expected = row[1].as_f64().unwrap() / 1e9;
-        assert!((seconds - expected).abs() < 1e-6, "{row}: {seconds}");
-    }
+    // They are added over the length of three windows.
+    wait_until("the sums", || {
+        let scraped = query(&prometheus, "sum by (state) (vmscope_vm_vcpu_seconds_total)");
+        answer["rows"].as_array().unwrap().iter().all(|row| {
+            let of_state = scraped.iter().find(|(labels, _)| labels["state"] == row[0]);
+            let seconds = of_state.map_or(f64::NAN, |(_, seconds)| *seconds);
+            let expected = row[1].as_f64().unwrap() / 1e9;
+            assert!(seconds < expected + 1e-6, "{row}: {seconds}");
+            expected - 1e-6 < seconds
+        })
+    });
     let steal = query(&prometheus, "sum(vmscope_vm_vcpu_seconds_total{state=\"steal_outside\"})");
     assert!(1.0 < steal[0].1, "{steal:?}");
     wait_until("both scrapes", || query(&prometheus, "up{job=~\"vmscope.*\"} == 1").len() == 2);
