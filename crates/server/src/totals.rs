@@ -50,8 +50,9 @@ impl Sum {
     }
 
     /// Adds a part of what is pending.
-    fn settle(&mut self, part: f64) {
-        let more = ((self.pending as f64 * part) as u64).min(self.pending);
+    fn settle(&mut self, (passed_s, for_s): (u64, u64)) {
+        let more = u128::from(self.pending) * u128::from(passed_s) / u128::from(for_s);
+        let more = u64::try_from(more).unwrap_or(self.pending);
         self.settled = self.settled.saturating_add(more);
         self.pending -= more;
     }
@@ -65,10 +66,10 @@ struct Adding {
 }
 
 impl Adding {
-    /// Which part of what was pending is added by now.
-    fn part(self, now_s: u64) -> f64 {
-        let passed_s = now_s.saturating_sub(self.since_s);
-        if passed_s < self.for_s { passed_s as f64 / self.for_s as f64 } else { 1.0 }
+    /// Which part of what was pending is added by now: so many seconds' of so many.
+    fn part(self, now_s: u64) -> (u64, u64) {
+        let for_s = self.for_s.max(1);
+        (now_s.saturating_sub(self.since_s).min(for_s), for_s)
     }
 
     /// A window of this length comes.

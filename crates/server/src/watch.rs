@@ -76,11 +76,11 @@ pub(crate) struct Found {
     pub(crate) first: Symptom,
     /// It is over since then, s since 1970.
     pub(crate) over_s: Option<u64>,
-    /// Only late windows of its host showed it: it may be over by now. Nobody is alarmed.
+    /// Only late windows of its host showed it: it may be over by now, and raises no alarm.
     pub(crate) is_late: bool,
 }
 
-/// A window that comes later after its end shows the past: it alarms nobody, and is no part of Prometheus' counters.
+/// A window that comes later after its end shows the past: it raises no alarm, and is no part of Prometheus' counters.
 pub(crate) const LATE_S: u64 = 600;
 
 /// Whether it is that late at this second.
@@ -498,7 +498,7 @@ mod test {
 
     /// Windows of two hours ago, which an agent sends once it can: their findings alarm once they hold now, too.
     #[test]
-    fn the_past_alarms_nobody() {
+    fn the_past_raises_no_alarm() {
         let finding = |id: u64, host: &str| {
             let mut symptom = symptom();
             symptom.series.host = Some(host.to_owned());

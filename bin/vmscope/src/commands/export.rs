@@ -267,7 +267,8 @@ impl Loaded {
 /// Of a profile of `length_ns` that begins `from_ns` after its recording.
 fn too_large_text(bytes: u64, most: u64, from_ns: u64, length_ns: u64) -> String {
     // Names stay when samples go: a tenth less than by time alone.
-    let fits_ns = (length_ns as f64 * (most as f64 / bytes as f64) * 0.9) as u64;
+    let fits_ns = u128::from(length_ns) * u128::from(most) * 9 / (u128::from(bytes.max(1)) * 10);
+    let fits_ns = u64::try_from(fits_ns).unwrap_or(length_ns);
     let to_ns = from_ns.saturating_add(fits_ns);
     format!(
         "the Firefox Profiler opens at most {} MiB of JSON, and this profile has {}: about --from {} --to \

@@ -367,7 +367,7 @@ fn in_call(cpu: &Cpu, row: usize) -> Option<TaskId> {
     softirq.task.filter(|_| in_call)
 }
 
-/// When another CPU asked for a softirq: by an interrupt before it, or, of an idle CPU that looks for such requests, by none.
+/// When another CPU requested a softirq: by an interrupt before it, or, of an idle CPU that looks for such requests, by none.
 fn steered_since(cpu: &Cpu, row: usize) -> Option<HostNs> {
     let before = cpu.slices.get(row.checked_sub(1)?)?;
     match before.work {

@@ -194,7 +194,7 @@ impl Holder {
     }
 }
 
-/// A CPU's switches, from and to nobody known at the trace's edges.
+/// A CPU's switches, from and to an unknown thread at the trace's edges.
 fn switches<'a>(
     cpu: &'a Cpu,
     names: Names<'a>,
@@ -212,7 +212,7 @@ fn switches<'a>(
         let (was, until) = std::mem::replace(before, (holder, end));
         // Where the last run ends earlier, nothing is known of the time up to the next one.
         let at = if end.is_none() { until.unwrap_or(begin) } else { begin };
-        // Between nobody known and nobody known nothing happened.
+        // From an unknown thread to an unknown one is no switch.
         let changed = was != holder;
         Some(changed.then(|| switch(cpu.number, at, (was, holder), names, preempted)))
     });
