@@ -163,6 +163,32 @@ check_trace() { # FILE
         limit 5")
     [ -z "$unlike" ] || fail perfetto "arrows that are none: $unlike"
     pass "perfetto, tasks" "$threads tasks, their slices touch, $(ask "select count(*) from flow") arrows"
+    check_sched
+}
+
+# Perfetto's own tables say of $trace what our tracks do: how long each thread ran, waited and slept on each machine.
+check_sched() {
+    local unlike runs
+    runs=$(ask "select count(*) from sched join thread using (utid) where tid != 0 and thread.name != '[unknown]'")
+    [ "$runs" -gt 0 ] || fail perfetto "no thread has a CPU in the table sched"
+    unlike=$(ask "with cpus as (select ucpu, min(ts) as begin, max(ts + dur) as until, sum(dur) as all_of_it
+            from sched where dur >= 0 group by ucpu)
+        select * from cpus where all_of_it != until - begin limit 5")
+    [ -z "$unlike" ] || fail perfetto "CPUs whose sched rows don't fill their time: $unlike"
+    unlike=$(ask "with
+        ours as (select t.name as who, case when s.name = 'running' then 'Running' else 'R' end as what, sum(s.dur) as ns
+            from slice s join track t on s.track_id = t.id
+            where s.depth = 0 and s.name in ('running', 'waiting for CPU') group by 1, 2),
+        theirs as (select thread.name || ' (' || tid || ')' as who, case state when 'Running' then state else 'R' end as what,
+            sum(dur) as ns from thread_state join thread using (utid) where tid != 0 and dur >= 0
+            and state in ('Running', 'R', 'R+') group by 1, 2)
+        select ours.who, ours.what, ours.ns, theirs.ns from ours left join theirs using (who, what)
+        where ours.what = 'Running' and ours.ns is not theirs.ns limit 5")
+    [ -z "$unlike" ] || fail perfetto "threads that ran longer or shorter by thread_state: $unlike"
+    unlike=$(ask "select thread.name, tid from thread left join process using (upid)
+        where tid != 0 and thread.name != '[unknown]' and process.pid is null limit 5")
+    [ -z "$unlike" ] || fail perfetto "threads without a process: $unlike"
+    pass "perfetto, sched" "$runs runs of $(ask "select count(*) from thread where tid != 0") threads"
 }
 
 # VMs' CPUs from the host's side: their slices fill the time of the guest's, and what was stolen has the thief's thread

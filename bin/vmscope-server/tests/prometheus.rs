@@ -97,6 +97,19 @@ fn rules_and_dashboard_ask_for_what_there_is() {
     let unknown: Vec<_> = named(&rules).difference(&known).cloned().collect();
     assert!(unknown.is_empty(), "{unknown:?}");
 
+    let tests = fs::read_to_string(folder.join("vmscope.test.yml")).unwrap();
+    let tested = |name: &str| {
+        tests.contains(&format!("alertname: {name}\n"))
+            || tests.contains(&format!("expr: {name}\n"))
+            || tests.contains(&format!("({name}"))
+    };
+    let names = rules.lines().filter_map(|line| {
+        let line = line.trim();
+        line.strip_prefix("- alert: ").or_else(|| line.strip_prefix("- record: "))
+    });
+    let untested: Vec<_> = names.filter(|name| !tested(name)).collect();
+    assert!(untested.is_empty(), "{untested:?}");
+
     let text = fs::read_to_string(deploy("grafana/vmscope-fleet.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
     let (mut queries, mut variables) = (Vec::new(), Vec::new());
@@ -136,6 +149,11 @@ fn check_panels(dashboard: &Value) {
         assert!(place[0] + place[2] <= 24 && 0 < place[3], "{panel}");
         assert!(["row", "stat", "timeseries"].contains(&panel["type"].as_str().unwrap()));
         assert!(panel["title"].is_string());
+        // $__rate_interval is four of these: its default is a data source's 15 s, not the scrape interval of prometheus.yml.
+        for query in panel["targets"].as_array().into_iter().flatten() {
+            let has_rate = query["expr"].as_str().unwrap().contains("$__rate_interval");
+            assert!(!has_rate || query["interval"] == "60s", "{query}");
+        }
     }
 }
 
@@ -197,12 +215,17 @@ fn prometheus_scrapes_what_vms_and_hosts_do() {
     // The same sums as by SQL.
     let sql = "SELECT state, sum(ns) AS ns FROM vcpu_time GROUP BY state";
     let answer = server.ask("POST", "/v1/sql", &read, Some(&json!({ "sql": sql }))).json();
-    let scraped = query(&prometheus, "sum by (state) (vmscope_vm_vcpu_seconds_total)");
-    for row in answer["rows"].as_array().unwrap() {
-        let (_, seconds) = scraped.iter().find(|(labels, _)| labels["state"] == row[0]).unwrap();
-        let expected = row[1].as_f64().unwrap() / 1e9;
-        assert!((seconds - expected).abs() < 1e-6, "{row}: {seconds}");
-    }
+    // They are added over the length of three windows.
+    wait_until("the sums", || {
+        let scraped = query(&prometheus, "sum by (state) (vmscope_vm_vcpu_seconds_total)");
+        answer["rows"].as_array().unwrap().iter().all(|row| {
+            let of_state = scraped.iter().find(|(labels, _)| labels["state"] == row[0]);
+            let seconds = of_state.map_or(f64::NAN, |(_, seconds)| *seconds);
+            let expected = row[1].as_f64().unwrap() / 1e9;
+            assert!(seconds < expected + 1e-6, "{row}: {seconds}");
+            expected - 1e-6 < seconds
+        })
+    });
     let steal = query(&prometheus, "sum(vmscope_vm_vcpu_seconds_total{state=\"steal_outside\"})");
     assert!(1.0 < steal[0].1, "{steal:?}");
     wait_until("both scrapes", || query(&prometheus, "up{job=~\"vmscope.*\"} == 1").len() == 2);

@@ -141,6 +141,12 @@ impl OpenRecording {
         &self.header
     }
 
+    /// When the whole recording began.
+    #[must_use]
+    pub fn begin(&self) -> HostNs {
+        self.recording.header.start
+    }
+
     /// The recording's tables.
     #[must_use]
     pub fn tables(&self) -> &Tables {

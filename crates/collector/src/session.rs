@@ -374,6 +374,7 @@ impl Session {
             cgroups: &roots.cgroups,
             vms: &self.vms,
             sources: &mut *self.sources,
+            cpus: &self.header.cpus,
             now,
         });
         if let Some(error) = self.sources.take_quota_error() {

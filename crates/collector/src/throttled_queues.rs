@@ -19,6 +19,8 @@ pub(crate) struct QueueLog {
     /// By the kernel's id.
     groups: BTreeMap<u64, Watched>,
     members: Vec<QuotaMember>,
+    /// Members that have ended in this window.
+    ended: Vec<QuotaMember>,
     rows: Vec<ThrottledQueue>,
     /// Not kept in this window.
     left_out: u64,
@@ -55,7 +57,7 @@ impl QueueLog {
         for (group, tids) in limited.groups {
             let watched = self.watch_group(sources, quotas::id(group)?, now)?;
             let (quota, vm) = (watched.number, limited.vm);
-            let member = |vcpu| QuotaMember { quota, vm, vcpu, since: now };
+            let member = |vcpu| QuotaMember { quota, vm, vcpu, since: now, until: None };
             if limited.vcpus.keys().all(|tid| tids.contains(tid)) {
                 members.push(member(None));
             } else {
@@ -74,8 +76,20 @@ impl QueueLog {
     }
 
     /// These are all members from now on; groups without any are forgotten.
-    pub(crate) fn set_members(&mut self, sources: &dyn QuotaSource, members: Vec<QuotaMember>) {
-        self.members = members;
+    pub(crate) fn set_members(
+        &mut self,
+        sources: &dyn QuotaSource,
+        cpus: &[u32],
+        members: Vec<QuotaMember>,
+        now: HostNs,
+    ) {
+        let before = std::mem::replace(&mut self.members, members);
+        let stay: BTreeSet<_> = self.members.iter().collect();
+        let ended = before.into_iter().filter(|member| !stay.contains(member));
+        let room = MAX_ROWS.saturating_sub(self.ended.len());
+        self.ended.extend(ended.take(room).map(|ended| QuotaMember { until: Some(now), ..ended }));
+        let under_way = self.under_way(sources, cpus, now);
+        self.drain(sources, cpus);
         let used: BTreeSet<u32> = self.members.iter().map(|member| member.quota).collect();
         self.groups.retain(|group, watched| {
             let stays = used.contains(&watched.number);
@@ -84,6 +98,8 @@ impl QueueLog {
             }
             stays
         });
+        // The kernel's records won't tell when these end.
+        self.rows.extend(under_way.into_iter().filter(|row| !used.contains(&row.quota)));
     }
 
     /// Takes in what the kernel has recorded.
@@ -124,7 +140,9 @@ impl QueueLog {
         }
         rows.retain(|row| row.from < row.to);
         rows.sort_unstable_by_key(|row| (row.quota, row.cpu, row.from));
-        (self.members.clone(), rows)
+        let mut members = std::mem::take(&mut self.ended);
+        members.extend_from_slice(&self.members);
+        (members, rows)
     }
 
     /// How many rows the last windows lack, since the last call.
@@ -134,12 +152,14 @@ impl QueueLog {
 
     /// VMs and vCPUs have other rows from now on, or none.
     pub(crate) fn remap(&mut self, moved: &RowRemap) {
-        self.members.retain_mut(|member| {
+        let remap = |member: &mut QuotaMember| {
             let vcpu = member.vcpu.map(|vcpu| moved.vcpu(vcpu));
             let (Some(vm), false) = (moved.vm(member.vm), vcpu == Some(None)) else { return false };
             (member.vm, member.vcpu) = (vm, vcpu.flatten());
             true
-        });
+        };
+        self.members.retain_mut(remap);
+        self.ended.retain_mut(remap);
     }
 
     fn watch_group(
@@ -233,8 +253,12 @@ mod test {
             let groups = BTreeMap::from([(folder.path().to_owned(), tids)]);
             let limited = Limited { vm: VmId(1), vcpus: &vcpus, groups: &groups };
             let members = self.log.watch(&mut self.records, &limited, HostNs(now)).unwrap();
-            self.log.set_members(&self.records, members.clone());
+            self.set(members.clone(), now);
             members.iter().map(|m| (m.quota, m.vcpu.map(|vcpu| vcpu.0), m.since.0)).collect()
+        }
+
+        fn set(&mut self, members: Vec<QuotaMember>, now: u64) {
+            self.log.set_members(&self.records, &[0, 1], members, HostNs(now));
         }
 
         fn check(&mut self, start: u64, end: u64, expected: &[(u32, u64, u64)]) {
@@ -252,6 +276,27 @@ mod test {
         };
         check(&[51, 52], &[(0, None, 5)]);
         check(&[52], &[(0, Some(4), 5)]);
+    }
+
+    /// What is lifted, or left, in a window has held the VM back before.
+    #[test]
+    fn members_that_end_stay_until_their_window_does() {
+        let mut host = Host::default();
+        host.watch(&[51, 52], 100);
+        host.records.ended(0, Some(120), 130);
+        host.records.throttled.insert((0, 0), 150);
+        host.set(Vec::new(), 160);
+        assert!(host.log.is_empty());
+        let mut take = |start, end| {
+            let span = (HostNs(start), HostNs(end));
+            let (members, rows) = host.log.take_rows(&host.records, &[0, 1], span);
+            let members = members.iter().map(|m| (m.quota, m.since.0, m.until.map(|it| it.0)));
+            let rows = rows.iter().map(|row| (row.from.0, row.to.0));
+            (members.collect::<Vec<_>>(), rows.collect::<Vec<_>>())
+        };
+        let expected = (vec![(0, 100, Some(160))], vec![(120, 130), (150, 160)]);
+        assert_eq!(take(100, 200), expected);
+        assert_eq!(take(200, 300), (vec![], vec![]));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use host::quotas;
+use host::quotas::{self, Snapshot};
 use model::{HostNs, QuotaMember, Tables, ThrottledQueue, Throttling, VmId};
 
 use crate::sources::QuotaSource;
@@ -13,6 +13,8 @@ use crate::vm_table::{RowRemap, VmTable};
 
 /// Between two looks for quotas that are new. A look costs as much as thousands of samples.
 const LOOK_EVERY_NS: u64 = 30_000_000_000;
+/// Between two checks whether what the last look found still holds: a fraction of a look.
+const CHECK_EVERY_NS: u64 = 1_000_000_000;
 
 /// The VMs' quotas and what they said so far.
 #[derive(Debug, Default)]
@@ -21,8 +23,11 @@ pub(crate) struct ThrottlingLog {
     /// Of VMs whose queues can't be watched.
     quotas: BTreeMap<VmId, Quota>,
     readings: Vec<Throttling>,
-    /// Not before this time new quotas are looked for.
+    /// What the last look found.
+    snapshot: Snapshot,
+    /// Not before this time new quotas are looked for, unless the snapshot is outdated.
     next_look: HostNs,
+    next_check: HostNs,
 }
 
 /// The quotas over one VM.
@@ -59,6 +64,7 @@ pub(crate) struct Reading<'a> {
     pub(crate) cgroups: &'a Path,
     pub(crate) vms: &'a VmTable,
     pub(crate) sources: &'a mut dyn QuotaSource,
+    pub(crate) cpus: &'a [u32],
     pub(crate) now: HostNs,
 }
 
@@ -76,7 +82,7 @@ impl ThrottlingLog {
     /// Reads the quotas of the VMs that run.
     pub(crate) fn read(&mut self, reading: &mut Reading<'_>) {
         let now = reading.now;
-        let watched = if self.next_look <= now { self.look(reading) } else { Vec::new() };
+        let watched = if self.is_look_due(reading) { self.look(reading) } else { Vec::new() };
         for (vm, quota) in &mut self.quotas {
             quota.read();
             if quota.written_ns != Some(quota.total_ns) {
@@ -127,13 +133,26 @@ impl ThrottlingLog {
             .retain_mut(|reading| moved.vm(reading.vm).map(|place| reading.vm = place).is_some());
     }
 
+    fn is_look_due(&mut self, reading: &Reading<'_>) -> bool {
+        if self.next_look <= reading.now {
+            return true;
+        }
+        if reading.now < self.next_check {
+            return false;
+        }
+        self.next_check = HostNs(reading.now.0 + CHECK_EVERY_NS);
+        self.snapshot.is_outdated(reading.proc)
+    }
+
     /// Looks for quotas; the VMs whose queues are watched.
     fn look(&mut self, reading: &mut Reading<'_>) -> Vec<VmId> {
         self.next_look = HostNs(reading.now.0 + LOOK_EVERY_NS);
+        self.next_check = HostNs(reading.now.0 + CHECK_EVERY_NS);
+        self.snapshot = Snapshot::default();
         let (mut watched, mut members) = (Vec::new(), Vec::new());
         for (vm, pid, vcpus) in reading.vms.running() {
             let tids: Vec<u32> = vcpus.keys().copied().collect();
-            let groups = quotas::find(reading.proc, reading.cgroups, pid, &tids);
+            let groups = self.snapshot.find(reading.proc, reading.cgroups, pid, &tids);
             if groups.is_empty() {
                 continue;
             }
@@ -146,7 +165,7 @@ impl ThrottlingLog {
                 None => self.add(vm, groups.keys().map(|group| quotas::stat_file(group))),
             }
         }
-        self.queues.set_members(reading.sources, members);
+        self.queues.set_members(reading.sources, reading.cpus, members, reading.now);
         watched
     }
 
@@ -203,6 +222,7 @@ mod test {
                 cgroups: &cgroups,
                 vms: &self.vms,
                 sources: &mut self.sources,
+                cpus: &[0],
                 now: HostNs(time * 1_000_000_000),
             });
             let readings = self.log.readings.iter();
@@ -222,19 +242,19 @@ mod test {
         };
         host.check(1, &[("proc/50/task/51/cgroup", "0::/a\n"), ("cgroup/a/cpu.max", "max 1")], &[]);
         let quota = ("cgroup/a/cpu.max", "5 10");
-        // Not looked at again before 30 s have passed.
-        host.check(2, &[quota, ("cgroup/a/cpu.stat", "throttled_usec 7")], &[]);
-        host.check(31, &[], &[(31, 7)]);
-        host.check(32, &[], &[(31, 7)]);
-        host.check(33, &[("cgroup/a/cpu.stat", "throttled_usec 9")], &[(31, 7), (33, 9)]);
+        // A new quota is found at once, a thread in a group of its own within 30 s.
+        host.check(2, &[quota, ("cgroup/a/cpu.stat", "throttled_usec 7")], &[(2, 7)]);
+        host.check(31, &[], &[(2, 7)]);
+        host.check(32, &[], &[(2, 7)]);
+        host.check(33, &[("cgroup/a/cpu.stat", "throttled_usec 9")], &[(2, 7), (33, 9)]);
         assert!(host.log.has_quotas());
         // A quota above it that was set later has a history of its own.
         let above = [("cgroup/cpu.max", "5 10"), ("cgroup/cpu.stat", "throttled_usec 1000")];
         host.log.look_soon();
-        host.check(40, &above, &[(31, 7), (33, 9)]);
+        host.check(40, &above, &[(2, 7), (33, 9)]);
         let more = [("cgroup/cpu.stat", "throttled_usec 1001")];
-        host.check(41, &more, &[(31, 7), (33, 9), (41, 10)]);
+        host.check(41, &more, &[(2, 7), (33, 9), (41, 10)]);
         std::fs::remove_dir_all(host.root.path().join("cgroup")).unwrap();
-        host.check(80, &[], &[(31, 7), (33, 9), (41, 10)]);
+        host.check(80, &[], &[(2, 7), (33, 9), (41, 10)]);
     }
 }

@@ -39,6 +39,61 @@ pub fn write_json(flow: &Flow, out: impl Write) -> io::Result<()> {
     serde_json::to_writer(out, &profile(flow)).map_err(io::Error::from)
 }
 
+/// Bytes of JSON that the profiler opens: it makes one string of them, and Chromium's are the shortest (2^29 - 24 characters).
+pub const MAX_JSON_BYTES: u64 = (1 << 29) - 24;
+
+/// Bytes of JSON that a sample takes at most, and a thread, a stack or a frame without its name, and how much longer a name
+/// may get: it is in several tables, and escaped.
+const SAMPLE_BYTES: u64 = 96;
+const ROW_BYTES: u64 = 512;
+const NAME_COPIES: u64 = 16;
+/// What every profile has.
+const BASE_BYTES: u64 = 1 << 16;
+
+/// How many bytes of JSON `flow` has, if that is more than the profiler opens.
+///
+/// # Errors
+/// When the profile can't be serialized.
+pub fn bytes_beyond(flow: &Flow, most: u64) -> io::Result<Option<u64>> {
+    if bytes_at_most(flow) <= most {
+        return Ok(None);
+    }
+    let mut counted = Count(0);
+    write_json(flow, BufWriter::with_capacity(1 << 16, &mut counted))?;
+    Ok((most < counted.0).then_some(counted.0))
+}
+
+/// An upper limit that costs nothing.
+fn bytes_at_most(flow: &Flow) -> u64 {
+    let names = flow.frames.iter().map(|frame| frame.name.len());
+    let names = names.chain(flow.modules.iter().map(|module| module.path.len()));
+    let of_threads = flow.threads.iter().map(|thread| thread.thread.len() + thread.process.len());
+    let names: usize = names.chain(of_threads).sum();
+    let rows = flow.frames.len() + flow.modules.len() + flow.threads.len();
+    let in_stacks: usize = flow.stacks.iter().map(Vec::len).sum();
+    // Each thread has tables of its own: stacks and frames may be in all.
+    let threads = flow.threads.len().max(1) as u64;
+    let of_names = NAME_COPIES.saturating_mul(names as u64);
+    let of_rows = ROW_BYTES.saturating_mul((rows + in_stacks) as u64);
+    let of_samples = SAMPLE_BYTES.saturating_mul(flow.samples.len() as u64);
+    let of_code = of_names.saturating_add(of_rows).saturating_mul(threads);
+    BASE_BYTES.saturating_add(of_code).saturating_add(of_samples)
+}
+
+/// Counts what is written.
+struct Count(u64);
+
+impl Write for Count {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 fn profile(flow: &Flow) -> fx::Profile {
     let start = Duration::from_nanos(flow.start_unix_ns);
     let mut profile = fx::Profile::new(

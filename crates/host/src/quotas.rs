@@ -10,26 +10,52 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// All groups with a quota that hold one of the threads of process `pid`, or are above one that does: their folders, with
-/// these threads. What can't be read (mostly: the thread is gone) has none.
-#[must_use]
-pub fn find(
-    proc: &Path,
-    cgroups: &Path,
-    pid: u32,
-    tids: &[u32],
-) -> BTreeMap<PathBuf, BTreeSet<u32>> {
-    let mut groups = BTreeMap::<PathBuf, BTreeSet<u32>>::new();
-    for tid in tids {
-        let file = proc.join(format!("{pid}/task/{tid}/cgroup"));
-        let text = fs::read_to_string(file).unwrap_or_default();
-        let Some(group) = cpu_group(cgroups, &text) else { continue };
-        for above in group.ancestors().filter(|group| group.starts_with(cgroups)) {
-            groups.entry(above.to_owned()).or_default().insert(*tid);
+/// The groups that threads were found in, and those above: which have a quota.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    has_quota: BTreeMap<PathBuf, bool>,
+    /// `/proc/PID/cgroup` of the processes.
+    places: BTreeMap<u32, String>,
+}
+
+impl Snapshot {
+    /// All groups with a quota that hold one of the threads of process `pid`, or are above one that does: their folders,
+    /// with these threads. What can't be read (mostly: the thread is gone) has none.
+    pub fn find(
+        &mut self,
+        proc: &Path,
+        cgroups: &Path,
+        pid: u32,
+        tids: &[u32],
+    ) -> BTreeMap<PathBuf, BTreeSet<u32>> {
+        self.places.insert(pid, place(proc, pid));
+        let mut groups = BTreeMap::<PathBuf, BTreeSet<u32>>::new();
+        for tid in tids {
+            let file = proc.join(format!("{pid}/task/{tid}/cgroup"));
+            let text = fs::read_to_string(file).unwrap_or_default();
+            let Some(group) = cpu_group(cgroups, &text) else { continue };
+            for above in group.ancestors().filter(|group| group.starts_with(cgroups)) {
+                groups.entry(above.to_owned()).or_default().insert(*tid);
+            }
         }
+        groups.retain(|group, _| match self.has_quota.get(group) {
+            Some(has_quota) => *has_quota,
+            None => *self.has_quota.entry(group.clone()).or_insert(has_quota(group)),
+        });
+        groups
     }
-    groups.retain(|group, _| has_quota(group));
-    groups
+
+    /// Whether a group has got or lost its quota since then, or a process is in another group. Threads that moved without
+    /// their process are not seen.
+    #[must_use]
+    pub fn is_outdated(&self, proc: &Path) -> bool {
+        self.has_quota.iter().any(|(group, had_quota)| has_quota(group) != *had_quota)
+            || self.places.iter().any(|(pid, was)| place(proc, *pid) != *was)
+    }
+}
+
+fn place(proc: &Path, pid: u32) -> String {
+    fs::read_to_string(proc.join(format!("{pid}/cgroup"))).unwrap_or_default()
 }
 
 /// The number by which the kernel knows a group: its folder's inode.
@@ -65,7 +91,10 @@ pub(crate) fn group_of(cgroups: &Path, text: &str, controller: &str) -> Option<P
     if let Some((controllers, path)) =
         line(&|names| names.split(',').any(|name| name == controller))
     {
-        return below(&cgroups.join(controllers), path);
+        // Where controllers share a hierarchy, its folder may list them in another order, with a link for each.
+        let mount = [controllers, controller].map(|name| cgroups.join(name));
+        let mount = mount.iter().find(|mount| mount.is_dir()).unwrap_or(&mount[0]);
+        return below(mount, path);
     }
     let (_, path) = line(&str::is_empty)?;
     let hybrid = cgroups.join("unified");
@@ -117,7 +146,7 @@ mod test {
     fn check(files: &str, expected: &[(&str, &[u32], u64)]) {
         let root = tree(files);
         let cgroups = root.path().join("cgroup");
-        let found = find(&root.path().join("proc"), &cgroups, 7, &[7, 8, 9]);
+        let found = Snapshot::default().find(&root.path().join("proc"), &cgroups, 7, &[7, 8, 9]);
         let found: Vec<_> = found
             .iter()
             .map(|(group, tids)| {
@@ -157,6 +186,55 @@ mod test {
               cgroup/cpu,cpuacct/machine/cpu.cfs_quota_us: -1\n",
             &[("cpu,cpuacct/machine/a", &[8], 77)],
         );
+    }
+
+    /// As systemd mounts them where the kernel lists `cpuacct` first: `cpu` leads to `cpu,cpuacct`.
+    #[test]
+    fn version_1_hierarchies_are_found_by_each_of_their_names() {
+        check(
+            r"proc/7/task/8/cgroup: 4:cpuacct,cpu:/machine.slice/a\n
+              cgroup/cpu/machine.slice/cpu.cfs_quota_us: 50000\n
+              cgroup/cpu/machine.slice/cpu.stat: throttled_time 7\n
+              cgroup/cpu/machine.slice/a/cpu.cfs_quota_us: 20000\n
+              cgroup/cpu/machine.slice/a/cpu.stat: throttled_time 9\n",
+            &[("cpu/machine.slice", &[8], 7), ("cpu/machine.slice/a", &[8], 9)],
+        );
+    }
+
+    #[test]
+    fn a_snapshot_is_outdated_once_a_quota_or_a_place_changes() {
+        let root = tree(
+            r"proc/7/cgroup: 0::/a/b\n
+              proc/7/task/8/cgroup: 0::/a/b/vcpu0\n
+              cgroup/a/cpu.max: max 100000\n
+              cgroup/a/b/cpu.max: max 100000\n
+              cgroup/a/b/vcpu0/cpu.max: max 100000\n",
+        );
+        let (proc, cgroups) = (root.path().join("proc"), root.path().join("cgroup"));
+        let write = |path: &str, text: &str| fs::write(root.path().join(path), text).unwrap();
+        let look = || {
+            let mut snapshot = Snapshot::default();
+            let found = snapshot.find(&proc, &cgroups, 7, &[8]);
+            assert!(!snapshot.is_outdated(&proc));
+            (snapshot, found.len())
+        };
+        let (before, n) = look();
+        assert_eq!(n, 0);
+        write("cgroup/a/cpu.max", "5000 100000\n");
+        assert!(before.is_outdated(&proc), "the parent has a quota");
+        let (before, n) = look();
+        assert_eq!(n, 1);
+        write("cgroup/a/cpu.max", "9000 100000\n");
+        assert!(!before.is_outdated(&proc), "another quota is still one");
+        write("cgroup/a/cpu.max", "max 100000\n");
+        assert!(before.is_outdated(&proc));
+        let (before, _) = look();
+        write("proc/7/cgroup", "0::/c\n");
+        assert!(before.is_outdated(&proc));
+        let (before, _) = look();
+        fs::remove_dir_all(root.path().join("proc/7")).unwrap();
+        assert!(before.is_outdated(&proc), "the process is gone");
+        assert!(!Snapshot::default().is_outdated(&proc));
     }
 
     #[test]

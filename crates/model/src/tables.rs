@@ -130,6 +130,8 @@ pub struct QuotaMember {
     pub vcpu: Option<VcpuId>,
     /// From then on `ThrottledQueue`s are known.
     pub since: HostNs,
+    /// From then on the quota can't hold it back: it was lifted, or the VM left its group or ended.
+    pub until: Option<HostNs>,
 }
 
 /// The queue of a control group on a CPU was throttled: the quota was used up, and its next period had not begun there.

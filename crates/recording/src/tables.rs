@@ -381,9 +381,11 @@ table! {
         vm: VmId = row.vm,
         vcpu: Option<VcpuId> = row.vcpu,
         since_ns: HostNs = row.since,
+        until_ns: Option<HostNs> = row.until,
     }
     read |row, columns| {
-        Ok(QuotaMember { quota: *quota, vm: *vm, vcpu: *vcpu, since: *since_ns })
+        let (since, until) = (*since_ns, *until_ns);
+        Ok(QuotaMember { quota: *quota, vm: *vm, vcpu: *vcpu, since, until })
     }
 }
 

@@ -106,7 +106,7 @@ struct Alert {
 
 impl Alert {
     fn new(found: &Found, public_url: Option<&str>, said: &OperatorNotes, now_s: u64) -> Self {
-        let Found { finding, first, over_s } = found;
+        let Found { finding, first, over_s, .. } = found;
         let id = finding.id.to_string();
         let label = |name: &Option<String>| name.as_deref().map(|name| short(name, MAX_LABEL));
         let text = |text: String| short(&text, MAX_TEXT);
@@ -241,7 +241,7 @@ pub(crate) mod test {
             n_more: 0,
             advice: vec![Advice { action: detect::Action::Limit(owner), cpus: 0.5 }],
         };
-        Found { finding, first, over_s: None }
+        Found { finding, first, over_s: None, is_late: false }
     }
 
     #[test]

@@ -76,6 +76,21 @@ pub(crate) struct Found {
     pub(crate) first: Symptom,
     /// It is over since then, s since 1970.
     pub(crate) over_s: Option<u64>,
+    /// Only late windows of its host showed it: it may be over by now, and raises no alarm.
+    pub(crate) is_late: bool,
+}
+
+/// A window that comes later after its end shows the past: it raises no alarm, and is no part of Prometheus' counters.
+pub(crate) const LATE_S: u64 = 600;
+
+/// Whether it is that late at this second.
+pub(crate) fn is_late(window: &Summary, now_s: u64) -> bool {
+    end_s(window) + LATE_S < now_s
+}
+
+/// The second in which a window ended.
+pub(crate) fn end_s(window: &Summary) -> u64 {
+    u64::from(window.start_s) + window.length_ns / 1_000_000_000
 }
 
 impl Watch {
@@ -114,21 +129,25 @@ impl Watch {
     }
 
     /// Takes a window whose results came at this time. False: the detection panicked over it, and begins anew.
-    fn take(&self, summary: Summary, came_s: u64) -> bool {
+    fn take(&self, summary: Summary, came_s: u64, now_s: u64) -> bool {
         let mut state = self.lock();
         state.windows += 1;
+        let (host, is_late) = (summary.host.clone(), is_late(&summary, now_s));
         let Some(changes) = catch_panic(|| state.detector.take(summary)) else {
             state.detector = Detector::new();
             return false;
         };
-        state.apply(changes, came_s);
+        state.apply(changes, came_s, is_late);
+        if !is_late {
+            state.end_lateness(&host);
+        }
         true
     }
 
     fn tick(&self, now_s: u64) {
         let mut state = self.lock();
         let changes = state.detector.tick(u32::try_from(now_s).unwrap_or(u32::MAX));
-        state.apply(changes, now_s);
+        state.apply(changes, now_s, false);
     }
 
     /// Has alerts sent again: what is said about findings changed.
@@ -160,16 +179,30 @@ impl State {
         new.retain(|(_, window)| !self.seen.contains(window));
     }
 
-    fn apply(&mut self, changes: Vec<Change>, now_s: u64) {
+    /// What is open after a window that is not late holds now.
+    fn end_lateness(&mut self, host: &str) {
+        for found in self.findings.values_mut().filter(|found| found.is_late) {
+            let is_of_host = found.first.series.host.as_deref().is_none_or(|of| of == host);
+            if is_of_host && found.over_s.is_none() {
+                found.is_late = false;
+                self.is_changed = true;
+            }
+        }
+    }
+
+    fn apply(&mut self, changes: Vec<Change>, now_s: u64, is_late: bool) {
         self.is_changed |= !changes.is_empty();
         for change in changes {
             match change {
                 Change::Opened(finding) | Change::Updated(finding) => {
-                    let known = self.findings.get(&finding.id).map(|found| found.first.clone());
-                    let Some(first) = known.or_else(|| finding.symptoms.first().cloned()) else {
+                    let known = self.findings.get(&finding.id);
+                    let is_late = is_late && known.is_none_or(|known| known.is_late);
+                    let first = known.map(|found| found.first.clone());
+                    let Some(first) = first.or_else(|| finding.symptoms.first().cloned()) else {
                         continue;
                     };
-                    self.findings.insert(finding.id, Found { finding, first, over_s: None });
+                    let found = Found { finding, first, over_s: None, is_late };
+                    self.findings.insert(found.finding.id, found);
                 }
                 Change::Resolved(id) => {
                     if let Some(found) = self.findings.get_mut(&id) {
@@ -265,7 +298,7 @@ impl Server {
                     if self.started <= came {
                         self.watch.add(&summary, self.config.metrics_vms);
                     }
-                    if !self.watch.take(summary, seconds(came)) {
+                    if !self.watch.take(summary, seconds(came), crate::auth::unix_s()) {
                         self.metrics.unwatched.inc();
                         warn!("detection failed over {} and begins anew", window.id);
                     }
@@ -454,11 +487,52 @@ mod test {
             advice: Vec::new(),
         };
         for id in 0..MAX_OVER as u64 + 10 {
-            state.apply(vec![Change::Opened(finding(id)), Change::Resolved(FindingId(id))], id);
+            let changes = vec![Change::Opened(finding(id)), Change::Resolved(FindingId(id))];
+            state.apply(changes, id, false);
         }
-        state.apply(vec![Change::Opened(finding(9))], 9);
+        state.apply(vec![Change::Opened(finding(9))], 9, false);
         assert_eq!(state.findings.len(), MAX_OVER + 1);
         assert!(state.findings[&FindingId(9)].over_s.is_none());
         assert!(!state.findings.contains_key(&FindingId(8)));
+    }
+
+    /// Windows of two hours ago, which an agent sends once it can: their findings alarm once they hold now, too.
+    #[test]
+    fn the_past_raises_no_alarm() {
+        let finding = |id: u64, host: &str| {
+            let mut symptom = symptom();
+            symptom.series.host = Some(host.to_owned());
+            Finding {
+                id: FindingId(id),
+                found_s: 1,
+                cause: detect::Cause::Unknown,
+                symptoms: vec![symptom],
+                n_more: 0,
+                advice: Vec::new(),
+            }
+        };
+        let mut state = State::default();
+        let check = |state: &State, expected: &[u64]| {
+            let late = state.findings.iter().filter(|(_, found)| found.is_late);
+            assert_eq!(late.map(|(id, _)| id.0).collect::<Vec<_>>(), expected);
+        };
+        state.apply(vec![Change::Opened(finding(1, "a"))], 100, false);
+        let opened = [(1, "a"), (2, "a"), (3, "a"), (4, "b")];
+        let changes = opened.map(|(id, host)| Change::Updated(finding(id, host)));
+        state.apply(changes.into(), 7300, true);
+        check(&state, &[2, 3, 4]);
+        state.apply(vec![Change::Resolved(FindingId(3))], 7301, true);
+        state.end_lateness("a");
+        check(&state, &[3, 4]);
+        state.end_lateness("b");
+        check(&state, &[3]);
+    }
+
+    #[test]
+    fn windows_are_late_by_their_end() {
+        let window = Summary { start_s: 1000, length_ns: 600_000_000_000, ..Summary::default() };
+        assert!(!is_late(&window, 1600));
+        assert!(!is_late(&window, 2200));
+        assert!(is_late(&window, 2201));
     }
 }

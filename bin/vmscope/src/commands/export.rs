@@ -10,10 +10,10 @@ use analysis::vcpu_timeline::VcpuTimelines;
 use analysis::{Resolver, Selection, View};
 use anyhow::Context;
 use clap::ValueEnum;
-use export::{About, Chart};
+use export::{About, Chart, firefox};
 use model::{Counter, Guest, Header, Note, OffCpuSource, Tables};
 use recording::{IntervalsWriter, Recording};
-use table::clean;
+use table::{clean, seconds};
 
 use super::report::{Select, refuse_unknown_process};
 use cli::OffCpuSourceArg;
@@ -134,6 +134,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     refuse_edges(args)?;
     let off_cpu_source = args.offcpu_source.map(OffCpuSource::from);
     let loaded = Loaded::load(args.format, &args.dir, args.range, &args.select, off_cpu_source)?;
+    if args.format == Format::Firefox {
+        loaded.refuse_too_large(firefox::MAX_JSON_BYTES)?;
+    }
     let write = |out: &mut dyn Write| loaded.write(args.format, BufWriter::new(out));
     if args.format == Format::Parquet {
         loaded.write_parquet(&file)?;
@@ -206,12 +209,26 @@ impl Loaded {
         Ok(Self { recording, selection, view, notes, flow, axis })
     }
 
+    /// A profile that the Firefox Profiler can't open is not written: the error says which part fits.
+    fn refuse_too_large(&self, most: u64) -> anyhow::Result<()> {
+        let flow = &self.flow;
+        let too_large =
+            firefox::bytes_beyond(flow, most).context("failed to measure the profile")?;
+        let from_ns = flow.start.since(self.recording.begin());
+        match too_large {
+            Some(bytes) => {
+                anyhow::bail!(too_large_text(bytes, most, from_ns, flow.end.since(flow.start)))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn write(&self, format: Format, out: impl Write) -> io::Result<()> {
         let about = self.about();
         match format {
             Format::Folded => export::folded::write(&self.flow, out),
             Format::Pprof => export::pprof::write(&self.flow, about, out),
-            Format::Firefox => export::firefox::write(&self.flow, out),
+            Format::Firefox => firefox::write(&self.flow, out),
             Format::Html => export::html::write(&self.flow, self.chart(), about, out),
             Format::Perfetto => export::perfetto::write(self.chart(), about, out),
             Format::Csv => export::intervals::write(self.chart(), out),
@@ -245,6 +262,22 @@ impl Loaded {
             }
         }
     }
+}
+
+/// Of a profile of `length_ns` that begins `from_ns` after its recording.
+fn too_large_text(bytes: u64, most: u64, from_ns: u64, length_ns: u64) -> String {
+    // Names stay when samples go: a tenth less than by time alone.
+    let fits_ns = u128::from(length_ns) * u128::from(most) * 9 / (u128::from(bytes.max(1)) * 10);
+    let fits_ns = u64::try_from(fits_ns).unwrap_or(length_ns);
+    let to_ns = from_ns.saturating_add(fits_ns);
+    format!(
+        "the Firefox Profiler opens at most {} MiB of JSON, and this profile has {}: about --from {} --to \
+         {} fits; or use --vm, --process, --format pprof or html",
+        most >> 20,
+        bytes.div_ceil(1 << 20),
+        seconds(from_ns, 1),
+        seconds(to_ns, 1),
+    )
 }
 
 /// What would only be found out after the work.
@@ -365,4 +398,17 @@ fn lost(header: &Header) -> Vec<Note> {
     let others = header.other_counters().filter(|(_, count)| 0 < *count);
     notes.extend(others.map(|(name, n)| note("counted", format!("{name} {n}"))));
     notes
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_part_that_fits_is_said() {
+        let s = 1_000_000_000;
+        let text = too_large_text(1024 << 20, 512 << 20, 20 * s, 100 * s);
+        assert!(text.contains("at most 512 MiB of JSON, and this profile has 1024"), "{text}");
+        assert!(text.contains("--from 20.0 --to 65.0"), "{text}");
+    }
 }

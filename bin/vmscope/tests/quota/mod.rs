@@ -57,7 +57,8 @@ impl Quota {
         };
         (tables.throttling, tables.quota_members, tables.throttled_queues) = Default::default();
         if self.watched {
-            let member = QuotaMember { quota: 0, vm: VmId(0), vcpu: None, since: header.start };
+            let since = header.start;
+            let member = QuotaMember { quota: 0, vm: VmId(0), vcpu: None, since, until: None };
             tables.quota_members.push(member);
             let throttled = |n| {
                 let from = HostNs(header.start.0 + n * PERIOD_NS);

@@ -17,8 +17,16 @@ const MANY: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     throttled: FxHashMap<(u32, CpuId), Vec<Throttled>>,
-    /// By vCPU: its quotas, and since when their queues are known.
-    quotas: Vec<Vec<(u32, u64)>>,
+    quotas: Vec<Vec<Quota>>,
+}
+
+/// A quota of a vCPU, and between which instants it holds the vCPU back.
+#[derive(Debug, Clone, Copy)]
+struct Quota {
+    number: u32,
+    /// Its queues are known from then on.
+    since: u64,
+    until: u64,
 }
 
 /// A time of throttling. Those of a queue are in time order, and apart.
@@ -34,16 +42,17 @@ struct Throttled {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct VcpuQueues<'q> {
     queues: &'q Queues,
-    quotas: &'q [(u32, u64)],
+    quotas: &'q [Quota],
 }
 
 impl Queues {
     pub(super) fn new(tables: &Tables) -> Self {
-        let mut of_vm = BTreeMap::<(VmId, Option<VcpuId>), Vec<(u32, u64)>>::new();
+        let mut of_vm = BTreeMap::<(VmId, Option<VcpuId>), Vec<Quota>>::new();
         for member in &tables.quota_members {
             let quotas = of_vm.entry((member.vm, member.vcpu)).or_default();
             if quotas.len() < MAX_QUOTAS {
-                quotas.push((member.quota, member.since.0));
+                let until = member.until.map_or(u64::MAX, |until| until.0);
+                quotas.push(Quota { number: member.quota, since: member.since.0, until });
             }
         }
         let quotas = tables.vcpus.iter().enumerate().map(|(row, vcpu)| {
@@ -84,9 +93,10 @@ impl VcpuQueues<'_> {
     /// When a CPU's queue for this vCPU was throttled between two instants: in time order, and apart.
     pub(super) fn throttled(&self, cpu: CpuId, from: u64, to: u64) -> Vec<(u64, u64)> {
         let mut times = Vec::new();
-        for (quota, since) in self.quotas {
-            let all = self.queues.throttled.get(&(*quota, cpu)).map_or(&[][..], |all| &all[..]);
-            let from = from.max(*since);
+        for quota in self.quotas {
+            let key = (quota.number, cpu);
+            let all = self.queues.throttled.get(&key).map_or(&[][..], |all| &all[..]);
+            let (from, to) = (from.max(quota.since), to.min(quota.until));
             let first = all.partition_point(|time| time.to <= from);
             let end = all.partition_point(|time| time.from < to);
             let within = all.get(first..end).unwrap_or_default();
@@ -99,9 +109,9 @@ impl VcpuQueues<'_> {
         times
     }
 
-    /// Since when it is known; `None`: the vCPU has no quota that is.
+    /// Since when all its quotas are known; `None`: the vCPU has none that is.
     fn known_since(&self) -> Option<u64> {
-        self.quotas.iter().map(|(_, since)| *since).max()
+        self.quotas.iter().map(|quota| quota.since).max()
     }
 
     /// It waits in a CPU's queue until `to`; `state` says for what where queues are not known.
@@ -110,12 +120,15 @@ impl VcpuQueues<'_> {
             return track.push_until(to, What::Off(state), Some(cpu));
         };
         let to = to.min(track.to);
-        track.push_until(since.min(to), What::Off(state), Some(cpu));
+        let queued = |track: &mut Track, to: u64| {
+            track.push_until(since.min(to), What::Off(state), Some(cpu));
+            track.push_until(to, What::Off(TimelineState::StealOutside), Some(cpu));
+        };
         for (from, until) in self.throttled(cpu, track.at(), to) {
-            track.push_until(from, What::Off(TimelineState::StealOutside), Some(cpu));
+            queued(track, from);
             track.push_until(until, What::Off(TimelineState::Throttled), Some(cpu));
         }
-        track.push_until(to, What::Off(TimelineState::StealOutside), Some(cpu));
+        queued(track, to);
     }
 }
 
@@ -167,7 +180,10 @@ mod test {
             guest: model::Guest::Unmapped { reason: String::new() },
         };
         let member = |vcpu| {
-            move |quota: &u32| QuotaMember { quota: *quota, vm: VmId(0), vcpu, since: HostNs(10) }
+            move |quota: &u32| {
+                let (vm, since) = (VmId(0), HostNs(10));
+                QuotaMember { quota: *quota, vm, vcpu, since, until: None }
+            }
         };
         let of_vm = of_vm.iter().map(member(None));
         let row = |(quota, cpu, from, to): &(u32, u32, u64, u64)| ThrottledQueue {
@@ -232,5 +248,34 @@ mod test {
         let known = [(20, StealOutside), (30, Throttled), (50, StealOutside), (55, Throttled)];
         check(&[0], StealOutside, &known);
         check(&[0], Throttled, &[&[(10, Throttled)], &known[..]].concat());
+    }
+
+    /// A quota of its slice since 10, one of its own since 40; the first is lifted at 55.
+    #[test]
+    fn a_quota_counts_from_when_it_is_known_until_it_is_lifted() {
+        let throttled = [(0, 0, 20, 30), (0, 0, 50, 60), (1, 0, 5, 42), (1, 0, 65, 70)];
+        let mut tables = tables(&[0], &[], &throttled);
+        let first = &mut tables.quota_members[0];
+        first.until = Some(HostNs(55));
+        let own = QuotaMember { quota: 1, since: HostNs(40), until: None, ..*first };
+        tables.quota_members.push(own);
+        let queues = Queues::new(&tables);
+        let mut track = Track::new(VcpuId(0), HostNs(0), HostNs(90));
+        use TimelineState::{StealOutside, Throttled};
+        queues.of(VcpuId(0)).push_queued(&mut track, 80, StealOutside, CpuId(0));
+        let stretches = track.stretches.iter().map(|stretch| (stretch.to, stretch.what));
+        let expected = [
+            (20, StealOutside),
+            (30, Throttled),
+            (40, StealOutside),
+            (42, Throttled),
+            (50, StealOutside),
+            (55, Throttled),
+            (65, StealOutside),
+            (70, Throttled),
+            (80, StealOutside),
+        ];
+        let expected = expected.map(|(to, state)| (to, What::Off(state)));
+        assert_eq!(stretches.collect::<Vec<_>>(), expected);
     }
 }

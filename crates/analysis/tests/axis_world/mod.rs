@@ -233,7 +233,8 @@ impl Host {
     }
 
     fn quota_members(&self) -> Vec<QuotaMember> {
-        let member = QuotaMember { quota: 7, vm: VmId(0), vcpu: None, since: HostNs(0) };
+        let member =
+            QuotaMember { quota: 7, vm: VmId(0), vcpu: None, since: HostNs(0), until: None };
         if self.throttled.is_empty() { Vec::new() } else { vec![member] }
     }
 

@@ -36,6 +36,16 @@ pub struct TracePacket {
     pub track_descriptor: Option<TrackDescriptor>,
     #[prost(bool, optional, tag = "87")]
     pub first_packet_on_sequence: Option<bool>,
+    /// What the kernel's scheduler did on a CPU.
+    #[prost(message, optional, tag = "1")]
+    pub ftrace_events: Option<FtraceEventBundle>,
+    #[prost(message, optional, tag = "2")]
+    pub process_tree: Option<ProcessTree>,
+    #[prost(message, optional, tag = "45")]
+    pub system_info: Option<SystemInfo>,
+    /// Of a machine other than the first: it has processes and CPUs of its own.
+    #[prost(uint32, optional, tag = "98")]
+    pub machine_id: Option<u32>,
 }
 
 /// Names and defaults begin here.
@@ -47,6 +57,8 @@ pub const SEQ_NEEDS_INCREMENTAL_STATE: u32 = 2;
 pub const CLOCK_REALTIME: u32 = 1;
 /// `CLOCK_MONOTONIC`.
 pub const CLOCK_MONOTONIC: u32 = 3;
+/// `CLOCK_BOOTTIME`: that of ftrace's events.
+pub const CLOCK_BOOTTIME: u32 = 6;
 
 /// One instant in several clocks.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -181,4 +193,133 @@ pub struct Interned {
     pub iid: Option<u64>,
     #[prost(string, optional, tag = "2")]
     pub name: Option<String>,
+}
+
+/// Events of one CPU.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FtraceEventBundle {
+    #[prost(uint32, optional, tag = "1")]
+    pub cpu: Option<u32>,
+    #[prost(message, repeated, tag = "2")]
+    pub event: Vec<FtraceEvent>,
+}
+
+/// An event of the kernel; one of its messages is there.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FtraceEvent {
+    /// ns of `CLOCK_BOOTTIME`.
+    #[prost(uint64, optional, tag = "1")]
+    pub timestamp: Option<u64>,
+    /// The thread that ran.
+    #[prost(uint32, optional, tag = "2")]
+    pub pid: Option<u32>,
+    #[prost(uint32, optional, tag = "5")]
+    pub common_flags: Option<u32>,
+    #[prost(message, optional, tag = "4")]
+    pub sched_switch: Option<SchedSwitch>,
+    #[prost(message, optional, tag = "20")]
+    pub sched_waking: Option<SchedWaking>,
+    #[prost(message, optional, tag = "235")]
+    pub task_newtask: Option<TaskNewtask>,
+    #[prost(message, optional, tag = "240")]
+    pub sched_process_free: Option<SchedProcessFree>,
+}
+
+/// `common_flags`: it happened in an interrupt.
+pub const FLAG_HARDIRQ: u32 = 8;
+
+/// A CPU changed hands.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SchedSwitch {
+    #[prost(string, optional, tag = "1")]
+    pub prev_comm: Option<String>,
+    #[prost(int32, optional, tag = "2")]
+    pub prev_pid: Option<i32>,
+    /// As kernels from 4.14 on number states.
+    #[prost(int64, optional, tag = "4")]
+    pub prev_state: Option<i64>,
+    #[prost(string, optional, tag = "5")]
+    pub next_comm: Option<String>,
+    #[prost(int32, optional, tag = "6")]
+    pub next_pid: Option<i32>,
+}
+
+/// A thread was woken.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SchedWaking {
+    #[prost(string, optional, tag = "1")]
+    pub comm: Option<String>,
+    #[prost(int32, optional, tag = "2")]
+    pub pid: Option<i32>,
+}
+
+/// A thread was made, by the event's `pid`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TaskNewtask {
+    #[prost(int32, optional, tag = "1")]
+    pub pid: Option<i32>,
+    #[prost(string, optional, tag = "2")]
+    pub comm: Option<String>,
+    #[prost(uint64, optional, tag = "3")]
+    pub clone_flags: Option<u64>,
+}
+
+/// `CLONE_THREAD`: it is of the same process.
+pub const CLONE_THREAD: u64 = 0x10000;
+
+/// A thread is no more.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SchedProcessFree {
+    #[prost(string, optional, tag = "1")]
+    pub comm: Option<String>,
+    #[prost(int32, optional, tag = "2")]
+    pub pid: Option<i32>,
+}
+
+/// Processes and threads that are there.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ProcessTree {
+    #[prost(message, repeated, tag = "1")]
+    pub processes: Vec<Process>,
+    #[prost(message, repeated, tag = "2")]
+    pub threads: Vec<Thread>,
+}
+
+/// A process.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Process {
+    #[prost(int32, optional, tag = "1")]
+    pub pid: Option<i32>,
+    #[prost(int32, optional, tag = "2")]
+    pub ppid: Option<i32>,
+    #[prost(string, repeated, tag = "3")]
+    pub cmdline: Vec<String>,
+}
+
+/// A thread.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Thread {
+    #[prost(int32, optional, tag = "1")]
+    pub tid: Option<i32>,
+    #[prost(string, optional, tag = "2")]
+    pub name: Option<String>,
+    /// Its process.
+    #[prost(int32, optional, tag = "3")]
+    pub tgid: Option<i32>,
+}
+
+/// A machine's kernel.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SystemInfo {
+    #[prost(message, optional, tag = "1")]
+    pub utsname: Option<Utsname>,
+}
+
+/// As `uname` says it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Utsname {
+    #[prost(string, optional, tag = "1")]
+    pub sysname: Option<String>,
+    #[prost(string, optional, tag = "3")]
+    pub release: Option<String>,
 }

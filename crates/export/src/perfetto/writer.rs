@@ -8,10 +8,10 @@ use prost::Message;
 
 use super::event::{Event, Fact, Kind};
 use super::proto::{
-    CLOCK_MONOTONIC, CLOCK_REALTIME, Clock, ClockSnapshot, DebugAnnotation, Interned, InternedData,
-    SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE, TYPE_COUNTER, TYPE_INSTANT,
-    TYPE_SLICE_BEGIN, TYPE_SLICE_END, Trace, TracePacket, TracePacketDefaults, TrackDescriptor,
-    TrackEvent,
+    CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_REALTIME, Clock, ClockSnapshot, DebugAnnotation,
+    Interned, InternedData, SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE,
+    TYPE_COUNTER, TYPE_INSTANT, TYPE_SLICE_BEGIN, TYPE_SLICE_END, Trace, TracePacket,
+    TracePacketDefaults, TrackDescriptor, TrackEvent,
 };
 
 /// Which part of a file its packets are. Parts number their packets' names, tracks and arrows apart.
@@ -78,9 +78,27 @@ impl<W: Write> Writer<W> {
     pub(crate) fn begin(&mut self, instant: HostNs, unix_ns: Option<u64>) -> io::Result<()> {
         let clock = |id, time| Clock { clock_id: Some(id), timestamp: Some(time) };
         let realtime = unix_ns.map(|time| clock(CLOCK_REALTIME, time));
-        let clocks = [clock(CLOCK_MONOTONIC, instant.0)].into_iter().chain(realtime).collect();
+        let own = [clock(CLOCK_MONOTONIC, instant.0), clock(CLOCK_BOOTTIME, instant.0)];
+        let clocks = own.into_iter().chain(realtime).collect();
         let primary_trace_clock = Some(CLOCK_MONOTONIC);
         self.first_packet(Some(ClockSnapshot { clocks, primary_trace_clock }))
+    }
+
+    /// A machine whose events are on the host's clock. Scheduler events have `CLOCK_BOOTTIME` by definition: here it is
+    /// the same, as if the host never slept.
+    pub(crate) fn machine(&mut self, machine: u32, instant: HostNs) -> io::Result<()> {
+        let clock = |id| Clock { clock_id: Some(id), timestamp: Some(instant.0) };
+        let clocks = vec![clock(CLOCK_MONOTONIC), clock(CLOCK_BOOTTIME)];
+        let snapshot = ClockSnapshot { clocks, primary_trace_clock: Some(CLOCK_MONOTONIC) };
+        self.of_machine(
+            machine,
+            TracePacket { clock_snapshot: Some(snapshot), ..TracePacket::default() },
+        )
+    }
+
+    /// A packet of a machine; 0: the host.
+    pub(crate) fn of_machine(&mut self, machine: u32, packet: TracePacket) -> io::Result<()> {
+        self.packet(TracePacket { machine_id: (machine != 0).then_some(machine), ..packet })
     }
 
     /// Begins beside a part that said what the clock is.

@@ -204,6 +204,17 @@ fn the_same_flow_gives_the_same_bytes() {
 }
 
 #[test]
+fn a_profile_beyond_a_limit_is_measured() {
+    for flow in [fixture::small(), fixture::hostile(), Flow::default()] {
+        let mut json = Vec::new();
+        export::firefox::write_json(&flow, &mut json).unwrap();
+        let bytes = json.len() as u64;
+        assert_eq!(export::firefox::bytes_beyond(&flow, bytes).unwrap(), None);
+        assert_eq!(export::firefox::bytes_beyond(&flow, bytes - 1).unwrap(), Some(bytes));
+    }
+}
+
+#[test]
 fn hostile_names_do_not_act() {
     let flow = fixture::hostile();
     let mut json = Vec::new();

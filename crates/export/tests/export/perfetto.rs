@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use export::perfetto::proto::{
     DebugAnnotation, Interned, InternedData, SEQ_INCREMENTAL_STATE_CLEARED,
     SEQ_NEEDS_INCREMENTAL_STATE, TYPE_COUNTER, TYPE_INSTANT, TYPE_SLICE_BEGIN, TYPE_SLICE_END,
-    Trace, TrackEvent,
+    Trace, TracePacket, TrackEvent,
 };
 use export::{About, Chart};
 use prost::Message;
@@ -90,12 +90,52 @@ pub(crate) fn text(trace: &Trace) -> String {
             )
             .unwrap();
         }
+        kernel_text(packet, &mut out);
         if let Some(event) = &packet.track_event {
             let ms = (packet.timestamp() - 5_000 * MS) / MS;
             writeln!(out, "{ms:>2} track {} {}", event.track_uuid(), names.event(event)).unwrap();
         }
     }
     out
+}
+
+/// What a packet says in the kernel's words.
+fn kernel_text(packet: &TracePacket, out: &mut String) {
+    let machine = packet.machine_id();
+    for process in packet.process_tree.iter().flat_map(|tree| &tree.processes) {
+        let (pid, parent) = (process.pid(), process.ppid());
+        writeln!(out, "machine {machine} process {pid} of {parent}: {}", process.cmdline.join(" "))
+            .unwrap();
+    }
+    for thread in packet.process_tree.iter().flat_map(|tree| &tree.threads) {
+        let (tid, pid, name) = (thread.tid(), thread.tgid(), thread.name());
+        writeln!(out, "machine {machine} thread {tid} of {pid}: {name}").unwrap();
+    }
+    if let Some(utsname) = packet.system_info.as_ref().and_then(|info| info.utsname.as_ref()) {
+        writeln!(out, "machine {machine} {} {}", utsname.sysname(), utsname.release()).unwrap();
+    }
+    let Some(bundle) = &packet.ftrace_events else { return };
+    for event in &bundle.event {
+        let ms = (event.timestamp() - 5_000 * MS) / MS;
+        write!(out, "{ms:>2} machine {machine} cpu {} by {}", bundle.cpu(), event.pid()).unwrap();
+        let flags = event.common_flags.map(|flags| format!(" flags {flags:#x}"));
+        out.push_str(&flags.unwrap_or_default());
+        if let Some(it) = &event.sched_switch {
+            let (from, to) = (it.prev_comm(), it.next_comm());
+            let (pid, state, next) = (it.prev_pid(), it.prev_state(), it.next_pid());
+            write!(out, " switch {from} ({pid}) {state:#x} -> {to} ({next})").unwrap();
+        }
+        if let Some(it) = &event.sched_waking {
+            write!(out, " waking {} ({})", it.comm(), it.pid()).unwrap();
+        }
+        if let Some(it) = &event.task_newtask {
+            write!(out, " new {} ({}) {:#x}", it.comm(), it.pid(), it.clone_flags()).unwrap();
+        }
+        if let Some(it) = &event.sched_process_free {
+            write!(out, " free {} ({})", it.comm(), it.pid()).unwrap();
+        }
+        out.push('\n');
+    }
 }
 
 #[test]

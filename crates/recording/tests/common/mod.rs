@@ -68,6 +68,7 @@ impl Wild {
                 vm: VmId(wild.below(n_vms)),
                 vcpu: wild.maybe(|wild| VcpuId(wild.below(n_vcpus))),
                 since: HostNs(wild.time()),
+                until: wild.maybe(|wild| HostNs(wild.time())),
             }),
             throttled_queues: self.rows(|wild, _| ThrottledQueue {
                 quota: wild.u32(),
@@ -544,8 +545,20 @@ fn small_tables() -> Tables {
             throttled_ns: 1_234_000,
         }],
         quota_members: vec![
-            QuotaMember { quota: 4, vm: vm1, vcpu: None, since: HostNs(5_000_000_000) },
-            QuotaMember { quota: 5, vm: vm2, vcpu: Some(VcpuId(1)), since: HostNs(5_001_000_000) },
+            QuotaMember {
+                quota: 4,
+                vm: vm1,
+                vcpu: None,
+                since: HostNs(5_000_000_000),
+                until: Some(HostNs(5_001_500_000)),
+            },
+            QuotaMember {
+                quota: 5,
+                vm: vm2,
+                vcpu: Some(VcpuId(1)),
+                since: HostNs(5_001_000_000),
+                until: None,
+            },
         ],
         throttled_queues: vec![ThrottledQueue {
             quota: 5,

@@ -73,7 +73,8 @@ impl Server {
             alert.ends_s = alert.ends_s.or(alert.silenced_s);
             alert
         };
-        let mut alerts: Vec<Alert> = found.iter().map(alert).collect();
+        let mut alerts: Vec<Alert> =
+            found.iter().filter(|found| !found.is_late).map(alert).collect();
         alerts.retain(|alert| alert.ends_s.is_none_or(|ends_s| now_s <= ends_s + ENDED_S));
         alerts.sort_by_key(|alert| alert.ends_s.is_some());
         alerts.truncate(MAX_ALERTS);

@@ -80,7 +80,7 @@ impl Server {
         let (said, now_s) = (self.handled.said().await?, unix_s());
         let public_url = self.config.public_url.as_deref();
         let alert = |found: &Found| Alert::new(found, public_url, &said, now_s);
-        let alerts: Vec<Alert> = found.iter().map(alert).collect();
+        let alerts: Vec<Alert> = found.iter().filter(|found| !found.is_late).map(alert).collect();
         sent.retain(|(id, _)| alerts.iter().any(|alert| alert.id == *id));
         let mut left = MAX_AT_ONCE;
         for alert in &alerts {

@@ -24,6 +24,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
+use detect::Measure;
 use futures_util::StreamExt;
 use recording::window::HostName;
 use tokio::task::JoinError;
@@ -477,10 +478,14 @@ async fn fleet_metrics(State(server): Shared, _: Reader) -> Reply<Response> {
     let (said, now_s) = (server.handled.said().await?, unix_s());
     let mut totals = server.watch.totals();
     for found in server.watch.findings().0.iter().filter(|found| found.over_s.is_none()) {
-        let kind = kind_of(&found.first.series.measure).name;
-        *totals.open.entry((kind, said.silence(found, now_s).is_some())).or_default() += 1;
+        let series = &found.first.series;
+        let is_silenced = said.silence(found, now_s).is_some();
+        *totals.open.entry((kind_of(&series.measure).name, is_silenced)).or_default() += 1;
+        if let (Measure::Windows, Some(host)) = (&series.measure, &series.host) {
+            totals.add_silent(host, (found.first.began_s, is_silenced));
+        }
     }
-    prometheus(totals.text())
+    prometheus(totals.text(now_s))
 }
 
 fn prometheus(text: Result<String, std::fmt::Error>) -> Reply<Response> {

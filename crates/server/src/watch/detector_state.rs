@@ -119,7 +119,7 @@ fn unpack(packed: &[u8]) -> Result<State> {
     // The checksum is the last thing that is read.
     ensure!(io::copy(&mut unpacked, &mut io::sink())? == 0, "there is more in it");
     let named = |name| DayWindow::try_from(name).map_err(Error::msg);
-    let found = |(finding, first, over_s)| Found { finding, first, over_s };
+    let found = |(finding, first, over_s)| Found { finding, first, over_s, is_late: false };
     let findings = findings.into_iter().map(found).map(|found| (found.finding.id, found));
     Ok(State {
         detector,

@@ -1,12 +1,12 @@
 //! Paths through drawn timelines (see `crate::test_timelines`), and through random ones.
 
-use model::{HostNs, Interrupt, MachineId, Tid, TraceTables, TracedCommand};
+use model::{HostNs, Interrupt, MachineId, Tid, TraceTables, TracedCommand, Vector};
 
 use super::*;
 use crate::span;
 use crate::test_timelines::{By, DrawnTimeline, Random, at_random};
-use crate::timeline::State;
 use crate::timeline::build::random::senseless;
+use crate::timeline::{Cpu, State};
 
 const TIMER: By = By::Interrupt(Interrupt::Soft(1));
 const PACKET: By = By::Interrupt(Interrupt::Soft(3));
@@ -227,6 +227,47 @@ fn packets() {
     drawn.timeline.cpus[0].slices.set(3, client, receives);
     let life = Scope::life(&drawn.timeline, drawn.id("client")).unwrap();
     assert_eq!(letters(&drawn, &critical_path(&drawn.timeline, life)), ["ccccc", "uiiwu"]);
+}
+
+/// A packet that the sender's CPU handed to that of the task which waits for it.
+#[test]
+fn steered_packets() {
+    let lines: &[_] = &[("client", "", "0aaaaw0"), ("server", "", "1111111")];
+    let mut drawn = DrawnTimeline::new(lines, &[('a', PACKET)]);
+    let third = Cpu { number: 2, ..drawn.timeline.cpus[1].clone() };
+    drawn.timeline.cpus.push(third);
+    // Of each CPU what it does from 20 to 60; the packet wakes the client at 50.
+    let mut check = |works: [[Work; 4]; 3], is_found: bool| {
+        for (cpu, works) in drawn.timeline.cpus.iter_mut().zip(works) {
+            for (row, work) in (2..).zip(works) {
+                let task = cpu.slices.get(row).unwrap().task;
+                cpu.slices.set(row, task, work);
+            }
+        }
+        let life = Scope::life(&drawn.timeline, drawn.id("client")).unwrap();
+        let expected = match is_found {
+            true => ["csssscc", "ukkukwu"],
+            false => ["ccccccc", "uiiiiwu"],
+        };
+        let found = letters(&drawn, &critical_path(&drawn.timeline, life));
+        assert_eq!(found, expected, "{works:?}");
+    };
+    let receives = Work::Interrupt(Interrupt::Soft(3));
+    let call = Work::Interrupt(Interrupt::Vector(Vector::CallFunctionSingle));
+    let device = Work::Interrupt(Interrupt::Device(9));
+    let sends = Work::Syscall(44);
+    let after = |work| [Work::Idle, Work::Idle, work, receives];
+    let sender = [sends, receives, sends, sends];
+    let user = [Work::User; 4];
+    check([after(call), sender, user], true);
+    check([after(Work::Idle), sender, user], true);
+    // From a device, or in a task's time without a request by another CPU.
+    check([after(device), sender, user], false);
+    check([after(Work::User), sender, user], false);
+    // Two may have sent it, or none did: what the CPU handed over came from a device.
+    check([after(call), sender, sender], false);
+    check([after(call), [device, receives, sends, sends], user], false);
+    check([after(call), user, user], false);
 }
 
 #[test]

@@ -11,14 +11,14 @@
 
 use std::collections::BTreeMap;
 
-use model::{HostNs, Interrupt};
+use model::{HostNs, Interrupt, Vector};
 
 use super::joins::Joins;
 use super::summary::NET_RX;
 use super::{CriticalPath, Locks, PathActivity, PathSegment, Scope, Via};
 use crate::span;
 use crate::timeline::{
-    Cpu, Request, Segment, Sleep, State, Task, TaskId, Timeline, Waker, WokenBy, Work,
+    Cpu, Request, Segment, Sleep, Slice, State, Task, TaskId, Timeline, Waker, WokenBy, Work,
 };
 
 /// Changes of task at one instant. Real ones: a fork and a wake-up within the clock's resolution.
@@ -26,6 +26,10 @@ const MAX_HOPS: u32 = 8;
 
 /// Visits within visits. A malicious trace can have a million.
 const MAX_VISITS: usize = 1000;
+
+/// How long a packet may be on its way to another CPU, and how much its sender's CPU may do meanwhile.
+const STEERED_NS: u64 = 1_000_000;
+const STEERED_SLICES: usize = 16;
 
 /// Numbers of the system calls that wait for a child.
 pub(super) const WAIT4: u16 = 61;
@@ -318,20 +322,70 @@ pub(super) fn living_child(timeline: &Timeline, task: TaskId, at: HostNs) -> Opt
     u32::try_from(row).ok().map(TaskId)
 }
 
-/// Who sent the packet that woke a task then. One that stays on the machine is received in the sender's system call,
-/// by a softirq that no other interrupt came before.
+/// Who sent the packet that woke a task then. One that stays on the machine is received in the sender's system call, by a
+/// softirq that no other interrupt came before; or that softirq hands it to another CPU, which receives it a moment later:
+/// ```text
+///  sender's CPU   | sendto | NET_RX | sendto ...        (receive packet steering: RPS, RFS)
+///  other CPU      ... idle or any |  IPI  | NET_RX: wakes the task
+/// ```
 pub(super) fn packet_sender(timeline: &Timeline, time: HostNs) -> Option<TaskId> {
-    let on_cpu = |cpu: &Cpu| {
-        let row = cpu.slices.ended_by(time);
-        let softirq = cpu.slices.get(row).filter(|slice| slice.begin <= time)?;
-        let receives = softirq.work == Work::Interrupt(Interrupt::Soft(NET_RX));
-        let before = cpu.slices.get(row.checked_sub(1)?)?;
-        let in_call = matches!(before.work, Work::Syscall(_)) && before.task == softirq.task;
-        softirq.task.filter(|_| receives && in_call)
-    };
-    let mut senders = timeline.cpus.iter().filter_map(on_cpu);
+    let mut here = timeline.cpus.iter().filter_map(|cpu| {
+        let row = receiving(cpu, time)?;
+        in_call(cpu, row)
+    });
+    let mut steered = timeline.cpus.iter().filter_map(|cpu| {
+        let row = receiving(cpu, time)?;
+        let since = steered_since(cpu, row)?;
+        let others = timeline.cpus.iter().filter(|other| other.number != cpu.number);
+        let mut senders = others.filter_map(|other| handed_over(other, since));
+        senders.next().filter(|_| senders.next().is_none())
+    });
     // Of two at the same instant, whose it was is not known.
-    senders.next().filter(|_| senders.next().is_none())
+    match (here.next(), here.next()) {
+        (None, _) => steered.next().filter(|_| steered.next().is_none()),
+        (sender, None) => sender,
+        (_, Some(_)) => None,
+    }
+}
+
+/// The row of the softirq in which a CPU receives packets then.
+fn receiving(cpu: &Cpu, time: HostNs) -> Option<usize> {
+    let row = cpu.slices.ended_by(time);
+    let softirq = cpu.slices.get(row).filter(|slice| slice.begin <= time)?;
+    receives(&softirq).then_some(row)
+}
+
+fn receives(slice: &Slice) -> bool {
+    slice.work == Work::Interrupt(Interrupt::Soft(NET_RX))
+}
+
+/// The task in whose system call a softirq came, before any other interrupt.
+fn in_call(cpu: &Cpu, row: usize) -> Option<TaskId> {
+    let softirq = cpu.slices.get(row)?;
+    let before = cpu.slices.get(row.checked_sub(1)?)?;
+    let in_call = matches!(before.work, Work::Syscall(_)) && before.task == softirq.task;
+    softirq.task.filter(|_| in_call)
+}
+
+/// When another CPU requested a softirq: by an interrupt before it, or, of an idle CPU that looks for such requests, by none.
+fn steered_since(cpu: &Cpu, row: usize) -> Option<HostNs> {
+    let before = cpu.slices.get(row.checked_sub(1)?)?;
+    match before.work {
+        Work::Interrupt(Interrupt::Vector(Vector::CallFunctionSingle)) => Some(before.begin),
+        Work::Idle => Some(before.end),
+        _ => None,
+    }
+}
+
+/// The task in whose system call a CPU last handed packets over, a moment before.
+fn handed_over(cpu: &Cpu, by: HostNs) -> Option<TaskId> {
+    let slices = cpu.slices.ended_by(by);
+    let rows = (0..=slices).rev().take(STEERED_SLICES);
+    let mut recent = rows.filter_map(|row| Some((row, cpu.slices.get(row)?)));
+    let recent = recent.by_ref().filter(|(_, slice)| slice.begin <= by);
+    let mut recent = recent.take_while(|(_, slice)| by.since(slice.end) <= STEERED_NS);
+    let (row, _) = recent.find(|(_, slice)| receives(slice))?;
+    in_call(cpu, row)
 }
 
 /// Whether the path can go on in a task then: it has a CPU, or what it does is not known just for a part of the sleep

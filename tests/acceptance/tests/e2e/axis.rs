@@ -15,6 +15,14 @@ pub(crate) static ONE_CPU: SharedHost = SharedHost::new(
     "quota-shared",
     &[
         Part { test: "a_quota_that_siblings_use_up_throttles_them_all", script: quota::shared },
+        Part {
+            test: "a_wait_beside_a_neighbour_outside_the_slice_is_steal",
+            script: quota::nested,
+        },
+        Part {
+            test: "quotas_of_version_1_throttle_as_long_as_their_queues_are",
+            script: quota::version_1,
+        },
         Part { test: "three_vms_of_one_cpu_are_each_others_thieves", script: three_busy },
         Part { test: "look_alike_names_change_no_thief", script: names::script },
         Part { test: "a_stopped_vm_is_paused_and_loses_nothing", script: steps },

@@ -87,6 +87,8 @@ const TESTS: &[Test] = tests! {
     Main axis::time_in_kvm_is_not_the_guests,
     Main axis::two_recorders_and_top_agree_on_a_quota,
     Main quota::a_quota_that_siblings_use_up_throttles_them_all,
+    Main quota::a_wait_beside_a_neighbour_outside_the_slice_is_steal,
+    Main quota::quotas_of_version_1_throttle_as_long_as_their_queues_are,
     Main quota::a_quota_throttles_as_long_as_its_queue_is,
     Main axis::a_stopped_vm_is_paused_and_loses_nothing,
     Main trace::waits_have_user_stacks_of_the_functions_that_waited,

@@ -1,6 +1,6 @@
 //! CPU quotas against a witness: the kernel's own functions, by kprobes, and its switches, as ftrace prints them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use acceptance::{run, text};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::axis::ONE_CPU;
 
-/// Records beside the witness. All VMs' CPU is CPU 0, so only its queue of the group is throttled.
+/// Records beside the witness. All VMs have one CPU, so only its queue of the group is throttled.
 const RECORD: &str = r#"
     tracing=/sys/kernel/tracing
     mountpoint -q $tracing || mount -t tracefs none $tracing
@@ -37,7 +37,6 @@ const RECORD: &str = r#"
     echo 0 >$tracing/events/enable
     echo >$tracing/kprobe_events
     echo >$tracing/trace
-    echo max >$group/cpu.max
 "#;
 
 /// A vCPU's thread in the witness' words, ns.
@@ -64,14 +63,16 @@ struct Witness {
     at: u64,
     throttled: bool,
     threads: BTreeMap<u32, (Thread, Reported)>,
+    /// Threads of VMs outside the group with the quota.
+    free: BTreeSet<u32>,
 }
 
 impl Witness {
     /// Until this instant all was as it is.
     fn pass(&mut self, time: u64) {
         let ns = time.min(self.to).saturating_sub(self.at.max(self.from));
-        for (state, reported) in self.threads.values_mut() {
-            match (*state, self.throttled) {
+        for (tid, (state, reported)) in &mut self.threads {
+            match (*state, self.throttled && !self.free.contains(tid)) {
                 (Thread::Queued, true) => reported.throttled += ns,
                 (Thread::Queued, false) => reported.stolen += ns,
                 _ => {}
@@ -121,8 +122,8 @@ fn ns(text: &str) -> Option<u64> {
     Some(seconds.parse::<u64>().ok()? * 1_000_000_000 + part_ns[..9].parse::<u64>().ok()?)
 }
 
-/// What the witness tells of the vCPUs in a recording, by VM. Each VM has one.
-fn witness(folder: &Path) -> BTreeMap<String, Reported> {
+/// What the witness tells of the vCPUs in a recording, by VM. Each VM has one. The quota is not over the VMs in `free`.
+fn witness(folder: &Path, free: &[&str]) -> BTreeMap<String, Reported> {
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
     let lost = read("lost.txt");
     assert!(lost.lines().all(|line| line.ends_with(" 0")), "the witness lost events: {lost}");
@@ -135,6 +136,11 @@ fn witness(folder: &Path) -> BTreeMap<String, Reported> {
         at: 0,
         throttled: false,
         threads: threads.keys().map(|tid| (*tid, (Thread::Unknown, Reported::default()))).collect(),
+        free: threads
+            .iter()
+            .filter(|(_, vm)| free.contains(&vm.as_str()))
+            .map(|it| *it.0)
+            .collect(),
     };
     read("witness.txt").lines().for_each(|line| witness.line(line));
     witness.pass(time("end_ns"));
@@ -160,10 +166,10 @@ const THREADS: &str = r#"
     done >threads.txt
 "#;
 
-/// By both sources throttled time and steal are within 2 points of the witness.
-fn check(folder: &Path, what: &str) -> BTreeMap<String, Reported> {
-    let reported = witness(folder);
-    let mut wrong = Vec::new();
+/// By both sources throttled time and steal are within 2 points of the witness, and of each other within 1.
+fn check(folder: &Path, what: &str, free: &[&str]) -> BTreeMap<String, Reported> {
+    let reported = witness(folder, free);
+    let (mut wrong, mut by_samples) = (Vec::new(), BTreeMap::new());
     for edges in ["samples", "switches"] {
         let steal = requested(folder, &["steal", "--offcpu-source", edges]);
         for vm in steal["vms"].as_array().unwrap() {
@@ -183,9 +189,14 @@ fn check(folder: &Path, what: &str) -> BTreeMap<String, Reported> {
             if 2.0 < (ours - theirs).abs() || steal_differs || 2.0 < share(idle) {
                 wrong.push(format!("{name} by {edges}"));
             }
+            let (samples, samples_steal) =
+                *by_samples.entry(name.to_owned()).or_insert((ours, our_steal));
+            if 1.0 < (samples - ours).abs() || 1.0 < (samples_steal - our_steal).abs() {
+                wrong.push(format!("{name} by {edges} and by samples"));
+            }
         }
     }
-    assert!(wrong.is_empty(), "{what}: more than 2 points off: {wrong:?}");
+    assert!(wrong.is_empty(), "{what}: too far off: {wrong:?}");
     reported
 }
 
@@ -206,7 +217,7 @@ fn requested(folder: &Path, arguments: &[&str]) -> Value {
 /// Three VMs under one quota, two of which use it up: the third is held back as long as its queue was, no longer, and
 /// `explain` names who used the quota up.
 pub(super) fn shared() -> String {
-    [THREADS, &quota("all", "60000"), RECORD].concat()
+    [THREADS, &quota("all", "60000"), RECORD, "echo max >$group/cpu.max"].concat()
 }
 
 /// All VMs that are there share a quota, µs of each 100 ms.
@@ -223,7 +234,7 @@ pub(super) fn quota(group: &str, us: &str) -> String {
 
 pub(crate) fn a_quota_that_siblings_use_up_throttles_them_all() {
     let files = ONE_CPU.succeeded("a_quota_that_siblings_use_up_throttles_them_all").files;
-    let reported = check(&files, "shared");
+    let reported = check(&files, "shared", &[]);
     let second = 1_000_000_000;
     assert!(reported.values().all(|vm| second < vm.throttled), "{reported:?}");
     let findings = requested(&files, &["explain", "c"]).to_string();
@@ -232,9 +243,94 @@ pub(crate) fn a_quota_that_siblings_use_up_throttles_them_all() {
 
 /// A VM alone on its CPU, with half of it as its quota.
 pub(super) fn alone() -> String {
-    [super::axis::END_B_AND_C, THREADS, &quota("alone", "50000"), RECORD].concat()
+    let restore = "echo max >$group/cpu.max";
+    [super::axis::END_B_AND_C, THREADS, &quota("alone", "50000"), RECORD, restore].concat()
 }
 
 pub(crate) fn a_quota_throttles_as_long_as_its_queue_is() {
-    check(&ONE_CPU.succeeded("a_quota_throttles_as_long_as_its_queue_is").files, "alone");
+    check(&ONE_CPU.succeeded("a_quota_throttles_as_long_as_its_queue_is").files, "alone", &[]);
+}
+
+/// VMs `a` and `b` have a slice with a quota, each below it a group without one. `c` is busy outside of it. Affinity leaves
+/// them all CPUs, a cpuset only CPU 1.
+pub(super) fn nested() -> String {
+    let place = r#"
+        of() { pgrep -f "^[^ ]*qemu.*-name $1,"; }
+        affinity() { for task in /proc/$(of $1)/task/*; do taskset -p $2 ${task##*/} >/dev/null; done; }
+        all=/sys/fs/cgroup/machine
+        group=$all/slice
+        echo '+cpu +cpuset' >/sys/fs/cgroup/cgroup.subtree_control
+        mkdir $all
+        echo 1 >$all/cpuset.cpus
+        echo '+cpu +cpuset' >$all/cgroup.subtree_control
+        mkdir $group $all/c
+        echo '40000 100000' >$group/cpu.max
+        echo +cpu >$group/cgroup.subtree_control
+        mkdir $group/a $group/b
+        for vm in a b c; do affinity $vm 3; done
+        for vm in a b; do of $vm >$group/$vm/cgroup.procs; done
+        of c >$all/c/cgroup.procs
+        vmscope testbed exec c -- sh -c 'compute >/dev/null 2>&1 &'
+    "#;
+    let restore = r#"
+        vmscope testbed exec c -- killall compute
+        for vm in a b c; do of $vm >/sys/fs/cgroup/cgroup.procs; affinity $vm 1; done
+        rmdir $group/a $group/b $group $all/c $all
+    "#;
+    [THREADS, place, RECORD, restore].concat()
+}
+
+pub(crate) fn a_wait_beside_a_neighbour_outside_the_slice_is_steal() {
+    let files = ONE_CPU.succeeded("a_wait_beside_a_neighbour_outside_the_slice_is_steal").files;
+    check_slice(&check(&files, "nested", &["c"]));
+    let steal = requested(&files, &["steal"]);
+    let vms = steal["vms"].as_array().unwrap();
+    let a = vms.iter().find(|vm| text(vm, "name") == "a").unwrap();
+    let thieves = a["time"]["thieves"].as_array().unwrap().iter();
+    let by_c =
+        thieves.filter(|thief| thief["vm"] == "c").map(|thief| thief["ns"].as_u64().unwrap());
+    assert!(1_000_000_000 < by_c.sum::<u64>(), "{a}");
+}
+
+/// The slice is throttled, and waits for `c` as well, which no quota holds back.
+fn check_slice(reported: &BTreeMap<String, Reported>) {
+    let second = 1_000_000_000;
+    for vm in ["a", "b"] {
+        let Reported { throttled, stolen } = reported[vm];
+        assert!(second < throttled && second < stolen, "{vm}: {reported:?}");
+    }
+    assert_eq!(reported["c"].throttled, 0, "{reported:?}");
+}
+
+/// The same with control groups of version 1, the quota over a hierarchy of `cpu` alone.
+pub(super) fn version_1() -> String {
+    let place = r#"
+        of() { pgrep -f "^[^ ]*qemu.*-name $1,"; }
+        echo -cpu >/sys/fs/cgroup/cgroup.subtree_control
+        mkdir -p /sys/fs/cgroup/cpu
+        tries=0
+        until mount -t cgroup -o cpu none /sys/fs/cgroup/cpu; do
+            tries=$((tries + 1))
+            [ $tries -lt 10 ]
+            sleep 1
+        done
+        group=/sys/fs/cgroup/cpu/slice
+        mkdir $group $group/a $group/b
+        echo 40000 >$group/cpu.cfs_quota_us
+        for vm in a b; do of $vm >$group/$vm/cgroup.procs; done
+        vmscope testbed exec c -- sh -c 'compute >/dev/null 2>&1 &'
+    "#;
+    let restore = r#"
+        vmscope testbed exec c -- killall compute
+        for vm in a b; do of $vm >/sys/fs/cgroup/cpu/cgroup.procs; done
+        rmdir $group/a $group/b $group
+        umount /sys/fs/cgroup/cpu
+        rmdir /sys/fs/cgroup/cpu
+    "#;
+    [THREADS, place, RECORD, restore].concat()
+}
+
+pub(crate) fn quotas_of_version_1_throttle_as_long_as_their_queues_are() {
+    let files = ONE_CPU.succeeded("quotas_of_version_1_throttle_as_long_as_their_queues_are").files;
+    check_slice(&check(&files, "version 1", &["c"]));
 }

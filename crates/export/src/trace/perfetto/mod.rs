@@ -8,6 +8,8 @@
 //!                                  vcpu 0       from the host's side: ran, stolen by VM db, asleep in the VMM, halted
 //! ```
 //!
+//! Beside these tracks, `sched` has what the kernel's own events would say, for the tables and views that readers know.
+//!
 //! One group per machine, all on the host's clock. Arrows lead from where a task (or a disk) woke a task to where the
 //! woken one waits for its CPU; at most `MAX_ARROWS`, those of the longest sleeps first.
 //!
@@ -17,6 +19,7 @@ mod arrows;
 mod describe;
 mod lanes;
 mod nest;
+mod sched;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -65,6 +68,7 @@ pub fn write(run: Run<'_>, out: impl Write) -> io::Result<()> {
         let arrows = arrows.of(number);
         let machine = Machine { names, arrows, classifier, on_host: on_host.as_ref() };
         tracks.machine(machine, rank(number), &mut writer)?;
+        sched::write(names, instant, &mut writer)?;
     }
     merge(tracks.list, &mut writer)?;
     writer.finish()
