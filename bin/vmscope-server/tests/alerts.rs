@@ -231,3 +231,42 @@ fn operators_acknowledge_and_silence() {
     assert_eq!(other.ask("DELETE", &acknowledge, &admin, None).status, 204);
     other.ask("DELETE", &acknowledge, &admin, None).check(404, "none");
 }
+
+#[test]
+fn a_refused_message_is_kept_shown_and_sent_again() {
+    let (place, sink) = (Place::new(), Sink::start());
+    sink.refuse(true);
+    let more = format!("[[webhook]]\nurl = '{}'\nformat = 'slack'", sink.url());
+    let server = place.start_number(0, &more);
+    let [read, admin] = ["read", "admin"].map(|role| server.token(role));
+    let id = disturbed(&server, "kvm1", 400);
+    let refused = |server: &Server| {
+        server.get(&format!("/v1/findings/{id}"), &read).json()["refused"].clone()
+    };
+    wait_until("the refusal", || refused(&server).is_array());
+    let message = refused(&server)[0].clone();
+    assert_eq!((&message["event"], &message["finding"]), (&json!("firing"), &json!(id)));
+    assert_eq!(message["reason"], "400 Bad Request no_channel");
+    let receiver = message["receiver"].as_str().unwrap();
+    assert!(receiver.starts_with("http://127.0.0.1:") && !receiver.contains("hook"), "{receiver}");
+    assert!(1.0 <= server.metric("vmscope_server_messages_kept"));
+    let sent = "vmscope_server_messages_total{to=\"webhook\",outcome=\"sent\"}";
+    assert!(server.metric(sent) < 1.0);
+    let resend = |path: &str, token: &str| server.ask("POST", path, token, Some(&json!({})));
+    let path = format!("/v1/findings/{id}/resend");
+    resend(&path, &read).check(403, "role");
+    resend("/v1/findings/0000000000000000/resend", &admin).check(404, "no such");
+    // Refused again, it is kept again.
+    let n_messages = sink.bodies().len();
+    assert_eq!(resend(&path, &admin).json(), json!({"messages": 1}));
+    wait_until("the second refusal", || {
+        n_messages < sink.bodies().len() && refused(&server).is_array()
+    });
+    sink.refuse(false);
+    assert_eq!(resend(&path, &admin).status, 202);
+    wait_until("the message", || 1.0 <= server.metric(sent));
+    assert!(refused(&server).is_null());
+    resend(&path, &admin).check(409, "no receiver refused");
+    let body = sink.bodies().pop().unwrap();
+    assert_eq!(body["blocks"][0]["text"]["type"], "plain_text", "{body}");
+}

@@ -13,7 +13,9 @@ pub use finding::{
     FindingCounter, FindingDemand, FindingEntry, FindingFunction, FindingList, FindingMeasure,
     FindingOwner, FindingState, TimeRange,
 };
-pub use handled::{AcknowledgeRequest, Acknowledgement, SilenceEntry, SilenceRequest};
+pub use handled::{
+    AcknowledgeRequest, Acknowledgement, RefusedMessage, Resent, SilenceEntry, SilenceRequest,
+};
 /// A token's role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]

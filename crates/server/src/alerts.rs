@@ -8,6 +8,7 @@
 //! and of a webhook's messages one server sends each. Names come from guests. They are cleaned and cut here.
 
 mod alertmanager;
+mod chat;
 mod webhook;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,9 @@ use crate::Server;
 use crate::destination::Poster;
 use crate::operator_notes::OperatorNotes;
 use crate::watch::Found;
+
+pub use chat::Format;
+pub(crate) use webhook::RefusedMessages;
 
 /// Days for which the store keeps webhooks' messages.
 pub(crate) const MESSAGE_DAYS: u64 = 14;
@@ -184,7 +188,7 @@ pub(crate) fn start(server: &Arc<Server>) -> Result<Vec<JoinHandle<()>>> {
     for receiver in &server.config.webhook {
         let poster = Poster::new(receiver, "")?;
         server.metrics.sends_to("webhook");
-        tasks.push(tokio::spawn(Arc::clone(server).tell_webhook(poster)));
+        tasks.push(tokio::spawn(Arc::clone(server).tell_webhook(poster, receiver.format)));
     }
     Ok(tasks)
 }

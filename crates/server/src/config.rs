@@ -10,6 +10,7 @@ use recording::window::MAX_WINDOW_BYTES;
 use serde::Deserialize;
 use url::Url;
 
+use crate::alerts::Format;
 use crate::destination::Destination;
 
 /// The server's configuration, in TOML. Every key may be absent.
@@ -226,8 +227,10 @@ impl Config {
             }
         }
         let has_secret = |destination: &Destination| destination.secret_file.is_some();
-        let mut unsigned = self.alertmanager.iter().chain(&self.otlp);
-        ensure!(!unsigned.any(has_secret), "secret_file is for webhooks");
+        let has_format = |destination: &Destination| destination.format != Format::Generic;
+        let mut others = self.alertmanager.iter().chain(&self.otlp);
+        ensure!(!others.clone().any(has_secret), "secret_file is for webhooks");
+        ensure!(!others.any(has_format), "format is for webhooks");
         Ok(())
     }
 }
@@ -248,7 +251,7 @@ mod test {
         let all: String =
             file.lines().map(|line| line.trim_start_matches('#').to_owned() + "\n").collect();
         let keys = all.lines().filter(|line| line.contains(" = ")).count();
-        assert_eq!(keys, 33, "a key is missing in deploy/server.toml");
+        assert_eq!(keys, 34, "a key is missing in deploy/server.toml");
     }
 
     #[test]
@@ -276,6 +279,8 @@ mod test {
         check("[[alertmanager]]\nurl = 'am:9093'", "alertmanager: am:9093: not a web address");
         check("[[alertmanager]]\nurl = 'http://am'\nsecret_file = 'a'", "is for webhooks");
         check("[[otlp]]\nurl = 'http://am'\nsecret_file = 'a'", "is for webhooks");
+        check("[[otlp]]\nurl = 'http://am'\nformat = 'slack'", "format is for webhooks");
+        check("[[webhook]]\nurl = 'http://am'\nformat = 'irc'", "unknown variant `irc`");
         check("metrics_vms = 100001", "metrics_vms must be from 0");
         check("[[webhook]]\nurl = 'http://am'\ntoken = 'a'", "unknown field `token`");
         check(&"[[webhook]]\nurl = 'http://am'\n".repeat(9), "webhook: at most 8");

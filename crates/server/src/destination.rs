@@ -14,6 +14,8 @@ use ring::hmac;
 use serde::Deserialize;
 use url::{Host, Url};
 
+use crate::alerts::Format;
+
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// For a request and the head of its answer.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
@@ -36,6 +38,9 @@ pub struct Destination {
     pub token_file: Option<PathBuf>,
     /// A file with the secret that a webhook's messages are signed with.
     pub secret_file: Option<PathBuf>,
+    /// What a webhook takes.
+    #[serde(default)]
+    pub format: Format,
 }
 
 impl Destination {
@@ -44,7 +49,9 @@ impl Destination {
         let url = Url::parse(&self.url)?;
         ensure!(["http", "https"].contains(&url.scheme()), "not a web address");
         ensure!(url.username().is_empty() && url.password().is_none(), "use token_file instead");
-        ensure!(url.query().is_none() && url.fragment().is_none(), "it has more than a path");
+        // The address of a Teams workflow is signed in its query.
+        let has_query = url.query().is_some() && self.format != Format::Teams;
+        ensure!(!has_query && url.fragment().is_none(), "it has more than a path");
         let is_safe = url.scheme() == "https" || is_loopback(&url);
         ensure!(is_safe || self.token_file.is_none(), "a token is sent by https only");
         Ok(())
@@ -65,7 +72,7 @@ fn is_loopback(url: &Url) -> bool {
 pub(crate) enum PostError {
     /// It never will.
     #[error("{0} refused the message: {1} {2}")]
-    Refused(Url, StatusCode, String),
+    Refused(String, StatusCode, String),
     /// It may later.
     #[error("{0}")]
     Later(String),
@@ -105,6 +112,11 @@ impl Poster {
         Ok(Self { client, url, token_file: token_file.clone(), secret_file: secret_file.clone() })
     }
 
+    /// Where it sends to, without the path: a chat's is a secret.
+    pub(crate) fn place(&self) -> String {
+        self.url.origin().ascii_serialization()
+    }
+
     /// Sends a message, once. `id`: the same for the same message.
     pub(crate) async fn post(
         &self,
@@ -129,7 +141,9 @@ impl Poster {
         if let Some(file) = &self.token_file {
             request = request.bearer_auth(text_of(file)?);
         }
-        let failed = |error: reqwest::Error| PostError::Later(error_chain(&error));
+        let failed = |error: reqwest::Error| {
+            PostError::Later(format!("{}: {}", self.place(), error_chain(&error.without_url())))
+        };
         let answer = request.send().await.map_err(failed)?;
         let status = answer.status();
         if status.is_success() {
@@ -146,8 +160,8 @@ impl Poster {
             ]
             .contains(&status);
         match may_pass {
-            true => Err(PostError::Later(format!("{}: {status} {reason}", self.url))),
-            false => Err(PostError::Refused(self.url.clone(), status, reason)),
+            true => Err(PostError::Later(format!("{}: {status} {reason}", self.place()))),
+            false => Err(PostError::Refused(self.place(), status, reason)),
         }
     }
 }
@@ -192,7 +206,13 @@ mod test {
     use super::*;
 
     fn destination(url: &str) -> Destination {
-        Destination { url: url.to_owned(), ca: None, token_file: None, secret_file: None }
+        Destination {
+            url: url.to_owned(),
+            ca: None,
+            token_file: None,
+            secret_file: None,
+            format: Format::Generic,
+        }
     }
 
     #[test]
@@ -205,6 +225,8 @@ mod test {
         check(destination("file:///etc/passwd"), "not a web address");
         check(destination("https://me:secret@there"), "use token_file");
         check(destination("https://there/?a=b"), "more than a path");
+        let teams = Destination { format: Format::Teams, ..destination("https://there/?sig=a") };
+        teams.check().unwrap();
         let with_token = |url| Destination { token_file: Some("token".into()), ..destination(url) };
         check(with_token("http://there:9093"), "https only");
         for good in

@@ -51,6 +51,7 @@ use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
 pub use admin::{analyze, left, make_token, objects};
+pub use alerts::Format;
 pub use api::http::Role;
 pub use config::{Config, Proxy, QueryLimits, RollUp};
 pub use destination::Destination;
@@ -98,6 +99,7 @@ struct Server {
     engine: Engine,
     watch: Watch,
     handled: Handled,
+    refused_messages: alerts::RefusedMessages,
     profiles: profiles::Queues,
     sums: Sums,
     /// Room for windows that are analysed by the second.
@@ -130,6 +132,7 @@ impl Server {
             engine: engine(store.objects(), limits)?,
             watch: Watch::default(),
             handled: Handled::new(store.clone()),
+            refused_messages: alerts::RefusedMessages::default(),
             profiles: profiles::Queues::new(),
             sums: Sums::default(),
             seconds: Arc::new(Semaphore::new(http::AT_ONCE)),

@@ -48,6 +48,7 @@ pub(crate) struct Metrics {
     /// Windows with results that detection could not read.
     pub(crate) unwatched: Counter,
     messages: Family<Message, Counter>,
+    pub(crate) messages_refused: Gauge,
     pub(crate) receiving: Gauge,
 }
 
@@ -76,6 +77,7 @@ impl Metrics {
             findings_open: Gauge::default(),
             unwatched: Counter::default(),
             messages: Family::default(),
+            messages_refused: Gauge::default(),
             receiving: Gauge::default(),
             registry: Registry::default(),
         };
@@ -120,6 +122,8 @@ impl Metrics {
         registry.register("windows_unwatched", help, m.unwatched.clone());
         let help = "Messages to Alertmanagers, webhooks and OpenTelemetry collectors, by what became of them";
         registry.register("messages", help, m.messages.clone());
+        let help = "Webhooks' messages that were refused and wait for an operator";
+        registry.register("messages_kept", help, m.messages_refused.clone());
         registry.register("receiving", "Windows being received", m.receiving.clone());
         Self { registry, ..metrics }
     }

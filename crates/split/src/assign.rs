@@ -16,8 +16,8 @@ use std::net::IpAddr;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::connection::{RoundTrip, Sink};
 use crate::parts::{OwnTrip, Parts, Unknown};
+use crate::sink::{RoundTrip, Sink};
 use crate::splitter::{Assigned, Outcome, Request};
 use crate::{CaptureNs, Counter, Roles};
 

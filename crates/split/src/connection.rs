@@ -4,29 +4,26 @@ use std::net::SocketAddr;
 
 use rustc_hash::FxHashMap;
 
-use crate::http::{self, HeadKind, Http};
-use crate::mysql::{self, MySql};
+use crate::guess::{Guess, Held, MAX_HELD, guess_midway};
+use crate::http::Http;
+use crate::mysql::MySql;
+use crate::nat::{self, Key, Sighting, Translations};
 use crate::packet::Segment;
 use crate::parts::Unknown;
-use crate::postgres::{self, Postgres};
-use crate::splitter::{Database, Protocol, Request};
-use crate::tcp::{Budget, Clock, Flow, Piece};
-use crate::{CaptureNs, Counter, Counts, Roles, TracedGuest};
+use crate::postgres::Postgres;
+use crate::proxy::Header;
+use crate::sink::{DbConnection, Sink};
+use crate::splitter::{Database, Protocol};
+use crate::tcp::{Clock, Flow, Piece};
+use crate::{CaptureNs, Counter, Counts, Roles};
 
 /// Connections that are followed at a time.
 const MAX_CONNECTIONS: usize = 50_000;
-/// Bytes of all connections that wait for something.
-const MAX_BYTES: usize = 64 << 20;
-const MAX_REQUESTS: usize = 1_000_000;
-const MAX_TRIPS: usize = 4_000_000;
-const MAX_UNREADABLE: usize = 1_000_000;
-/// Bytes by which a protocol is known.
-const MAX_HELD: usize = 4096;
 /// Times that the other side speaks, by which a connection that began before the capture is known. A long answer that was
 /// under way is one.
 const MAX_TURNS: u8 = 64;
-/// Activity of a connection that can't be read is one time if it pauses for no longer.
-const PAUSE_NS: u64 = 1_000_000;
+/// Segments of a connection by which its copies with other addresses are found.
+const MAX_MARKS: u64 = 64;
 
 /// An end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,179 +32,23 @@ pub(crate) enum Side {
     Server,
 }
 
-/// What came of all connections so far.
-#[derive(Debug)]
-pub(crate) struct Sink {
-    pub(crate) requests: Vec<Request>,
-    pub(crate) trips: Vec<RoundTrip>,
-    pub(crate) unreadable: Vec<Unreadable>,
-    pub(crate) databases: Vec<Database>,
-    pub(crate) counts: Counts,
-    pub(crate) budget: Budget,
-    /// From when on there was no memory for requests or trips.
-    pub(crate) full_since: Option<CaptureNs>,
-}
-
-/// A time in which a database owed an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RoundTrip {
-    /// Index of its connection.
-    pub(crate) database: u32,
-    /// Trips of one transaction have the same number.
-    pub(crate) block: u32,
-    pub(crate) begin: CaptureNs,
-    pub(crate) end: CaptureNs,
-    pub(crate) statements: u32,
-}
-
-/// A span during which a database connection was used for an unknown query.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unreadable {
-    pub(crate) database: u32,
-    pub(crate) begin: CaptureNs,
-    pub(crate) end: CaptureNs,
-    pub(crate) why: Unknown,
-}
-
-impl Default for Sink {
-    fn default() -> Self {
-        Self {
-            requests: Vec::new(),
-            trips: Vec::new(),
-            unreadable: Vec::new(),
-            databases: Vec::new(),
-            counts: Counts::default(),
-            budget: Budget::new(MAX_BYTES),
-            full_since: None,
-        }
-    }
-}
-
-impl Sink {
-    pub(crate) fn request(&mut self, request: Request) {
-        if self.requests.len() < MAX_REQUESTS {
-            self.requests.push(request);
-        } else {
-            self.counts.one(Counter::TooMany);
-        }
-    }
-
-    /// A guest without a database adds nothing.
-    pub(crate) fn add_traced(&mut self, guest: &TracedGuest) {
-        if !guest.has_database {
-            return;
-        }
-        let end = SocketAddr::new(guest.web, 0);
-        let database = u32::try_from(self.databases.len()).unwrap_or(u32::MAX);
-        self.databases.push(Database {
-            client: end,
-            server: end,
-            protocol: Protocol::Traced,
-            opened: None,
-            closed: None,
-        });
-        let (from, to) = guest.traced;
-        let mut lacks = |begin, end, why| {
-            self.unreadable.push(Unreadable { database, begin, end, why });
-        };
-        lacks(CaptureNs::default(), CaptureNs(from.0.saturating_sub(1)), Unknown::NotTraced);
-        lacks(CaptureNs(to.0.saturating_add(1)), CaptureNs::LAST, Unknown::NotTraced);
-        if guest.has_losses {
-            lacks(from, to, Unknown::LostEvents);
-        }
-        self.counts.add(Counter::Traced, guest.trips.len() as u64);
-        for (block, (begin, end)) in (0..).zip(&guest.trips) {
-            if self.trips.len() == MAX_TRIPS {
-                return self.is_full(*begin);
-            }
-            self.trips.push(RoundTrip { database, block, begin: *begin, end: *end, statements: 1 });
-        }
-    }
-
-    fn is_full(&mut self, since: CaptureNs) {
-        self.counts.one(Counter::TooMany);
-        self.full_since = Some(self.full_since.map_or(since, |full| full.min(since)));
-    }
-}
-
-/// What a database's protocol says of its connection.
-#[derive(Debug)]
-pub(crate) struct DbConnection {
-    database: u32,
-    block: u32,
-    /// Where the last time that can't be read is in the sink.
-    unreadable: Option<usize>,
-}
-
-impl DbConnection {
-    fn new(database: Database, sink: &mut Sink) -> Self {
-        sink.counts.one(Counter::DbConnections);
-        sink.databases.push(database);
-        let n = sink.databases.len() - 1;
-        Self { database: u32::try_from(n).unwrap_or(u32::MAX), block: 0, unreadable: None }
-    }
-
-    pub(crate) fn trip(&self, begin: CaptureNs, end: CaptureNs, statements: u32, sink: &mut Sink) {
-        if sink.trips.len() == MAX_TRIPS {
-            return sink.is_full(begin);
-        }
-        let (database, block) = (self.database, self.block);
-        sink.trips.push(RoundTrip { database, block, begin, end: end.max(begin), statements });
-    }
-
-    /// The transaction is over.
-    pub(crate) fn next_block(&mut self) {
-        self.block = self.block.wrapping_add(1);
-    }
-
-    pub(crate) fn unreadable(
-        &mut self,
-        begin: CaptureNs,
-        end: CaptureNs,
-        why: Unknown,
-        sink: &mut Sink,
-    ) {
-        if let Some(last) = self.unreadable.and_then(|at| sink.unreadable.get_mut(at))
-            && last.why == why
-            && begin.since(last.end) <= PAUSE_NS
-        {
-            last.end = last.end.max(end);
-            return;
-        }
-        if sink.unreadable.len() == MAX_UNREADABLE {
-            return sink.is_full(begin);
-        }
-        self.unreadable = Some(sink.unreadable.len());
-        let database = self.database;
-        sink.unreadable.push(Unreadable { database, begin, end: end.max(begin), why });
-    }
-
-    pub(crate) fn is_encrypted(&self, sink: &mut Sink) {
-        sink.counts.one(Counter::DbEncrypted);
-    }
-
-    pub(crate) fn is_undecoded(&self, sink: &mut Sink) {
-        sink.counts.one(Counter::DbUndecoded);
-    }
-
-    fn closed(&self, at: CaptureNs, sink: &mut Sink) {
-        if let Some(database) = sink.databases.get_mut(self.database as usize) {
-            database.closed.get_or_insert(at);
-        }
-    }
-}
-
 /// All that are followed.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     /// By both addresses, the lower one first.
-    all: FxHashMap<(SocketAddr, SocketAddr), Connection>,
+    all: FxHashMap<Key, Connection>,
+    translations: Translations,
+    /// How many there were.
+    n_born: u64,
 }
 
 impl Connections {
     pub(crate) fn segment(&mut self, segment: &Segment<'_>, roles: &Roles, sink: &mut Sink) {
-        let key = (segment.from.min(segment.to), segment.from.max(segment.to));
+        let key = nat::key(segment.from, segment.to);
         let is_syn = segment.flags.syn && segment.ack.is_none();
+        if self.is_copy(key, segment, is_syn) {
+            return sink.counts.one(Counter::Translated);
+        }
         if is_syn
             && self.all.get(&key).is_some_and(|old| old.is_another(segment))
             && let Some(mut old) = self.all.remove(&key)
@@ -220,10 +61,55 @@ impl Connections {
                 return;
             }
             self.make_room(roles, sink);
-            self.all.insert(key, Connection::new(segment, sink));
+            self.n_born += 1;
+            self.all.insert(key, Connection::new(segment, self.n_born, sink));
+        }
+        if self.all.get_mut(&key).is_some_and(Connection::is_young)
+            && let Some(first) = self.translations.first_copy(segment)
+        {
+            self.join(segment, first, sink);
+        }
+        if self.translations.original(key).is_some() {
+            return;
         }
         if let Some(connection) = self.all.get_mut(&key) {
             connection.segment(segment, roles, sink);
+        }
+    }
+
+    /// Whether the connection is another one's copy. A SYN may begin another connection at its addresses.
+    fn is_copy(&mut self, key: Key, segment: &Segment<'_>, is_syn: bool) -> bool {
+        let Some(original) = self.translations.original(key) else { return false };
+        let followed = self.all.get(&original);
+        let is_same = followed
+            .is_some_and(|one| !is_syn || one.flows.iter().any(|flow| flow.began_at(segment.seq)));
+        if !is_same {
+            self.translations.forget_copy(key);
+        }
+        is_same
+    }
+
+    /// A segment and its first copy show that two connections are one: the older one is followed on.
+    fn join(&mut self, segment: &Segment<'_>, first: Sighting, sink: &mut Sink) {
+        let here = nat::key(segment.from, segment.to);
+        let there = nat::key(first.from, first.to);
+        let there = self.translations.original(there).unwrap_or(there);
+        let (Some(of_segment), Some(of_first)) = (self.all.get(&here), self.all.get(&there)) else {
+            return;
+        };
+        let is_older = of_segment.born < of_first.born;
+        let (original, copy) = if is_older { (here, there) } else { (there, here) };
+        let (followed, left) =
+            if is_older { (of_segment, of_first) } else { (of_first, of_segment) };
+        if here == there || matches!(followed.speech, Speech::Ignored) || !left.said_nothing() {
+            return;
+        }
+        if let Some(left) = self.all.remove(&copy) {
+            left.take_back(sink);
+        }
+        self.translations.add_copy(copy, original);
+        if let Some(followed) = self.all.get_mut(&original) {
+            followed.translated(segment, first, sink);
         }
     }
 
@@ -250,6 +136,7 @@ impl Connections {
             }
             one.finish(roles, sink);
         }
+        self.translations.retain(|original| self.all.contains_key(original));
     }
 }
 
@@ -257,6 +144,11 @@ impl Connections {
 struct Connection {
     /// Client, then server, as far as is known.
     ends: [SocketAddr; 2],
+    /// The same without address translation.
+    addresses: [SocketAddr; 2],
+    /// Its number, by age.
+    born: u64,
+    n_segments: u64,
     interface: u32,
     clock: Clock,
     last: CaptureNs,
@@ -290,30 +182,8 @@ enum Speech {
     Ignored,
 }
 
-#[derive(Debug, Default)]
-struct Held {
-    pieces: Vec<(Side, CaptureNs, Vec<u8>)>,
-    bytes: usize,
-    last: Option<Side>,
-    n_turns: u8,
-    /// From when to when something was said that was not understood.
-    missed: Option<(CaptureNs, CaptureNs)>,
-}
-
-/// What the first bytes say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Guess {
-    NeedsMore,
-    Http,
-    Http2,
-    Postgres,
-    MySql,
-    Encrypted,
-    Other,
-}
-
 impl Connection {
-    fn new(segment: &Segment<'_>, sink: &mut Sink) -> Self {
+    fn new(segment: &Segment<'_>, born: u64, sink: &mut Sink) -> Self {
         sink.counts.one(Counter::Connections);
         let answers = segment.flags.syn && segment.ack.is_some();
         let ends = if answers { [segment.to, segment.from] } else { [segment.from, segment.to] };
@@ -323,12 +193,62 @@ impl Connection {
         }
         Self {
             ends,
+            addresses: ends,
+            born,
+            n_segments: 0,
             interface: segment.interface,
             clock: Clock::default(),
             last: segment.at,
             flows: [Flow::default(), Flow::default()],
             opening: Opening { is_midway, ..Opening::default() },
             speech: Speech::Unknown(Held::default()),
+        }
+    }
+
+    /// Counts a segment, and says whether copies of it are looked for.
+    fn is_young(&mut self) -> bool {
+        self.n_segments += 1;
+        self.n_segments <= MAX_MARKS
+    }
+
+    fn said_nothing(&self) -> bool {
+        matches!(&self.speech, Speech::Unknown(held) if held.pieces.is_empty() && held.missed.is_none())
+    }
+
+    /// It is a copy: it was counted for nothing.
+    fn take_back(mut self, sink: &mut Sink) {
+        sink.counts.add(Counter::Translated, self.n_segments);
+        sink.counts.take_back(Counter::Connections);
+        if self.opening.is_midway {
+            sink.counts.take_back(Counter::BeganBefore);
+        }
+        for flow in &mut self.flows {
+            flow.finish(&mut sink.budget, &mut Counts::default(), &mut Vec::new());
+        }
+    }
+
+    /// A segment of it was seen with other addresses before, or a copy's is seen now.
+    fn translated(&mut self, segment: &Segment<'_>, first: Sighting, sink: &mut Sink) {
+        let side = |of: SocketAddr| self.ends.iter().position(|end| *end == of);
+        let of_key = |from, to| nat::key(from, to) == nat::key(self.ends[0], self.ends[1]);
+        if of_key(first.from, first.to) {
+            if let Some(receiver) = side(first.to) {
+                self.addresses[receiver] = segment.to;
+            }
+        } else if of_key(segment.from, segment.to)
+            && let Some(sender) = side(segment.from)
+        {
+            self.addresses[sender] = first.from;
+        }
+        let [client, server] = self.addresses;
+        if let Speech::Http(http) = &mut self.speech {
+            http.set_ends(self.addresses);
+        }
+        if let Some(line) = self.line() {
+            let database = sink.databases.get_mut(line.database as usize);
+            if let Some(database) = database {
+                (database.client, database.server) = (client, server);
+            }
         }
     }
 
@@ -466,7 +386,11 @@ impl Connection {
             }
             held.pieces.push((side, at, data.to_vec()));
             held.bytes += data.len();
-            let guess = held.guess();
+            let header = held.skip_proxy_header(&mut sink.budget, &mut sink.counts);
+            let guess = match header {
+                Header::TooShort => Guess::NeedsMore,
+                Header::None | Header::Length(_) => held.guess(),
+            };
             if guess == Guess::NeedsMore && held.bytes < MAX_HELD {
                 return;
             }
@@ -474,6 +398,7 @@ impl Connection {
         };
         if client == Side::Server {
             self.ends.reverse();
+            self.addresses.reverse();
             self.flows.reverse();
         }
         let side = if client == Side::Server { side.other() } else { side };
@@ -511,18 +436,21 @@ impl Connection {
     }
 
     fn speech_of(&self, guess: Guess, roles: &Roles, sink: &mut Sink) -> Speech {
-        let server = self.ends[1];
+        // People name a server by either address.
+        let servers = [self.ends[1], self.addresses[1]];
+        let is_db = servers.into_iter().any(|server| roles.is_db(server));
+        let may_be_db = servers.into_iter().any(|server| roles.may_be_db(server));
         let begins = !self.opening.is_midway;
         match guess {
             Guess::Http => {
                 sink.counts.one(Counter::HttpConnections);
-                if roles.is_web(server) {
-                    Speech::Http(Box::new(Http::new(self.ends, self.interface)))
+                if servers.into_iter().any(|server| roles.is_web(server)) {
+                    Speech::Http(Box::new(Http::new(self.addresses, self.interface)))
                 } else {
                     Speech::Ignored
                 }
             }
-            Guess::Postgres if roles.may_be_db(server) => {
+            Guess::Postgres if may_be_db => {
                 let line = DbConnection::new(self.database(Protocol::Postgres), sink);
                 if let Opening { requested: Some(requested), answered: Some(answered), .. } =
                     self.opening
@@ -531,16 +459,16 @@ impl Connection {
                 }
                 Speech::Postgres(Box::new(Postgres::new(line, begins)))
             }
-            Guess::MySql if roles.may_be_db(server) => {
+            Guess::MySql if may_be_db => {
                 let line = DbConnection::new(self.database(Protocol::MySql), sink);
                 Speech::MySql(Box::new(MySql::new(line, begins, self.opening.requested)))
             }
-            Guess::Encrypted if roles.is_db(server) => {
+            Guess::Encrypted if is_db => {
                 let line = DbConnection::new(self.database(Protocol::Unreadable), sink);
                 line.is_encrypted(sink);
                 Speech::Opaque(line, Unknown::Encrypted)
             }
-            Guess::Other if roles.is_db(server) => {
+            Guess::Other if is_db => {
                 let line = DbConnection::new(self.database(Protocol::Unreadable), sink);
                 line.is_undecoded(sink);
                 Speech::Opaque(line, Unknown::Undecoded)
@@ -561,7 +489,7 @@ impl Connection {
     }
 
     fn database(&self, protocol: Protocol) -> Database {
-        let [client, server] = self.ends;
+        let [client, server] = self.addresses;
         Database { client, server, protocol, opened: self.opening.requested, closed: None }
     }
 
@@ -618,77 +546,10 @@ impl Connection {
 type Pieces<'a> = [Vec<Piece<'a>>; 2];
 
 impl Side {
-    fn other(self) -> Self {
+    pub(crate) fn other(self) -> Self {
         match self {
             Self::Client => Self::Server,
             Self::Server => Self::Client,
         }
     }
-}
-
-impl Held {
-    fn forget(&mut self, budget: &mut Budget) {
-        budget.give_back(self.bytes);
-        self.bytes = 0;
-        self.pieces.clear();
-    }
-
-    fn miss(&mut self, at: CaptureNs) {
-        let from = self.pieces.first().map_or(at, |(_, from, _)| *from);
-        let (from, _) = self.missed.unwrap_or((from, at));
-        self.missed = Some((from, at));
-    }
-
-    /// Of a connection from its first bytes on.
-    fn guess(&self) -> Guess {
-        let Some((first, ..)) = self.pieces.first() else { return Guess::NeedsMore };
-        let mut start = [0_u8; 16];
-        let said = self.pieces.iter().filter(|(side, ..)| side == first);
-        let bytes = said.flat_map(|(_, _, data)| data).take(start.len());
-        let n = start.iter_mut().zip(bytes).map(|(to, from)| *to = *from).count();
-        let start = &start[..n];
-        let yes = |is: Option<bool>, guess| match is {
-            None => Guess::NeedsMore,
-            Some(true) => guess,
-            Some(false) => Guess::Other,
-        };
-        match first {
-            Side::Server => yes(mysql::begins(start), Guess::MySql),
-            Side::Client => match start {
-                [0, ..] => yes(postgres::begins(start), Guess::Postgres),
-                [0x16] => Guess::NeedsMore,
-                [0x16, 3, ..] => Guess::Encrypted,
-                _ => match http::kind_of_head(start) {
-                    Some(HeadKind::Request) => Guess::Http,
-                    Some(HeadKind::Http2) => Guess::Http2,
-                    Some(HeadKind::TooShort) => Guess::NeedsMore,
-                    Some(HeadKind::Response) | None => Guess::Other,
-                },
-            },
-        }
-    }
-}
-
-/// Of a connection that began before the capture, by some of its bytes; and which of the two sides, as numbered so far,
-/// is the client.
-fn guess_midway(side: Side, data: &[u8], ends: [SocketAddr; 2], roles: &Roles) -> (Guess, Side) {
-    match http::kind_of_head(data) {
-        Some(HeadKind::Request) => return (Guess::Http, side),
-        Some(HeadKind::Response) => return (Guess::Http, side.other()),
-        Some(HeadKind::Http2 | HeadKind::TooShort) | None => {}
-    }
-    if postgres::is_question(data) == Some(true) {
-        return (Guess::Postgres, side);
-    }
-    // That is less to know it by.
-    let [first, second] = ends.map(|end| roles.is_db(end));
-    let receiver_is_db = if side == Side::Client { second } else { first };
-    if receiver_is_db && mysql::is_command(data) {
-        return (Guess::MySql, side);
-    }
-    let server = if first && !second { Side::Client } else { Side::Server };
-    if let [0x14..=0x17, 3, 0..=4, ..] = data {
-        return (Guess::Encrypted, server.other());
-    }
-    (Guess::NeedsMore, server.other())
 }

@@ -21,6 +21,8 @@ pub enum Counter {
     Fragments,
     /// Packets of a connection that were seen on another interface than the connection's first packet.
     OtherInterface,
+    /// Packets of a connection that were seen on another side of an address translation (NAT).
+    Translated,
     /// Packets whose time is before that of an earlier packet of their connection.
     TimeWentBack,
     /// Packets that the capture itself has dropped, as it says.
@@ -43,6 +45,8 @@ pub enum Counter {
     Evicted,
     /// Those that speak none of the protocols.
     OtherProtocol,
+    /// Those that begin with a header of the PROXY protocol, which is left out.
+    ProxyHeaders,
     HttpConnections,
     /// HTTP/2 connections, which can't be split.
     Http2,
@@ -93,6 +97,7 @@ const NAMES: [(&str, &str); Counter::Outlasting as usize + 1] = [
     ("bad_headers", "packets with damaged or cut headers"),
     ("fragments", "IP fragments, which are not put together"),
     ("other_interface", "packets seen again on another interface"),
+    ("translated", "packets seen again with translated addresses (NAT)"),
     ("time_went_back", "packets with a time before an earlier packet of their connection"),
     ("dropped_by_capture", "packets dropped by the capture"),
     ("retransmitted", "segments sent again"),
@@ -104,6 +109,7 @@ const NAMES: [(&str, &str); Counter::Outlasting as usize + 1] = [
     ("began_before", "connections that began before the capture"),
     ("evicted", "connections given up for want of memory"),
     ("other_protocol", "connections of another protocol"),
+    ("proxy_headers", "connections with a PROXY protocol header, which is skipped"),
     ("http_connections", "HTTP connections"),
     ("http2", "HTTP/2 connections, which can't be split"),
     ("encrypted", "encrypted connections (TLS), whose requests can't be read"),
@@ -156,6 +162,12 @@ impl Counts {
     pub(crate) fn add(&mut self, counter: Counter, n: u64) {
         let count = &mut self.0[counter as usize];
         *count = count.saturating_add(n);
+    }
+
+    /// What was counted is no such thing.
+    pub(crate) fn take_back(&mut self, counter: Counter) {
+        let count = &mut self.0[counter as usize];
+        *count = count.saturating_sub(1);
     }
 
     pub(crate) fn one(&mut self, counter: Counter) {

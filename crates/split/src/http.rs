@@ -10,8 +10,9 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use crate::connection::{Side, Sink};
+use crate::connection::Side;
 use crate::parts::Unknown;
+use crate::sink::Sink;
 use crate::splitter::{Outcome, Request};
 use crate::{CaptureNs, Counter};
 
@@ -114,6 +115,11 @@ impl Http {
             after_loss: false,
             is_over: false,
         }
+    }
+
+    /// Its addresses without translation became known.
+    pub(crate) fn set_ends(&mut self, [client, server]: [SocketAddr; 2]) {
+        (self.client, self.server) = (client, server);
     }
 
     pub(crate) fn data(&mut self, side: Side, at: CaptureNs, mut data: &[u8], sink: &mut Sink) {
@@ -553,6 +559,11 @@ pub(crate) enum HeadKind {
     TooShort,
 }
 
+/// Bytes of a request line, of its method, by which HTTP is known.
+const MAX_LINE: usize = 4096;
+const MAX_METHOD: usize = 64;
+const VERSION: &[u8] = b"HTTP/1.";
+/// Usual ones.
 const METHODS: [&str; 20] = [
     "GET",
     "HEAD",
@@ -583,19 +594,49 @@ pub(crate) fn kind_of_head(data: &[u8]) -> Option<HeadKind> {
         let n = word.len().min(data.len());
         (data[..n] == word[..n]).then_some(n == word.len())
     };
-    if let Some(whole) = begins(b"HTTP/1.") {
+    if let Some(whole) = begins(VERSION) {
         return Some(if whole { HeadKind::Response } else { HeadKind::TooShort });
     }
     if let Some(whole) = begins(HTTP2) {
         return Some(if whole { HeadKind::Http2 } else { HeadKind::TooShort });
     }
-    let mut found = None;
     for method in METHODS {
         match (begins(method.as_bytes()), data.get(method.len())) {
             (Some(true), Some(b' ')) => return Some(HeadKind::Request),
-            (Some(_), None) => found = Some(HeadKind::TooShort),
+            (Some(_), None) => return Some(HeadKind::TooShort),
             _ => {}
         }
     }
-    found
+    kind_of_line(data)
+}
+
+/// The same for a method that is not a usual one: only the whole line says that it is HTTP's.
+fn kind_of_line(data: &[u8]) -> Option<HeadKind> {
+    let (line, is_whole) = match data.iter().take(MAX_LINE).position(|byte| *byte == b'\n') {
+        Some(end) => (data[..end].trim_ascii_end(), true),
+        None => (data, false),
+    };
+    let mut words = line.splitn(3, |byte| *byte == b' ');
+    let method = words.next().unwrap_or_default();
+    if method.is_empty() || MAX_METHOD < method.len() || !method.iter().all(|byte| is_token(*byte))
+    {
+        return None;
+    }
+    let target = words.next().unwrap_or_default();
+    if !target.iter().all(|byte| byte.is_ascii_graphic() || !byte.is_ascii()) {
+        return None;
+    }
+    let version = words.next().unwrap_or_default();
+    if is_whole {
+        let is_http = matches!(version, [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'0'..=b'9']);
+        return (is_http && !target.is_empty()).then_some(HeadKind::Request);
+    }
+    let begun = version.len().min(VERSION.len());
+    let may_go_on = version[..begun] == VERSION[..begun] && data.len() < MAX_LINE;
+    may_go_on.then_some(HeadKind::TooShort)
+}
+
+/// RFC 9110, 5.6.2.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

@@ -11,9 +11,10 @@
 
 use std::collections::VecDeque;
 
-use crate::connection::{DbConnection, Side, Sink};
+use crate::connection::Side;
 use crate::framing::{Framer, Framing, Message, whole_messages};
 use crate::parts::Unknown;
+use crate::sink::{DbConnection, Sink};
 use crate::{CaptureNs, Counter};
 
 const SSL_REQUEST: u32 = 80_877_103;

@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::connection::{Connections, Sink};
+use crate::connection::Connections;
 use crate::packet::Segment;
 use crate::parts::{Parts, Unknown};
+use crate::sink::Sink;
 use crate::{CaptureNs, Counter, Counts, Packet, Roles, TracedGuest, assign};
 
 /// Follows connections packet by packet.

@@ -70,8 +70,8 @@ function Line({ finding }: { finding: FindingEntry }) {
 export const placeOf = ({ host, vm }: FindingChange): string =>
   vm === undefined ? (host ?? "the fleet") : `${host}/${vm}`;
 
-// Who looks after it, and until when no message is sent.
-export function handled({ acknowledged, silenced }: FindingEntry): [string, string][] {
+// Who looks after it, until when no message is sent, and which ones a receiver refused.
+export function handled({ acknowledged, silenced, refused }: FindingEntry): [string, string][] {
   const because = (note: string) => (note === "" ? "" : ` (${visible(cut(note, 200))})`);
   return [
     ...(acknowledged
@@ -90,5 +90,12 @@ export function handled({ acknowledged, silenced }: FindingEntry): [string, stri
           ] as [string, string],
         ]
       : []),
+    ...(refused ?? []).map(
+      ({ event, receiver, unix_s, reason }) =>
+        [
+          "Not sent",
+          `${event}: refused by ${visible(receiver)}, ${instant(1000 * unix_s)}${because(reason)}`,
+        ] as [string, string],
+    ),
   ];
 }

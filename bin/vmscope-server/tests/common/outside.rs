@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
@@ -59,6 +60,8 @@ type Request = (String, Vec<u8>);
 /// An HTTP server that keeps what it is sent.
 pub(crate) struct Sink {
     port: u16,
+    /// Its answers are a refusal.
+    refuses: Arc<AtomicBool>,
     got: Arc<Mutex<Vec<Request>>>,
 }
 
@@ -72,13 +75,20 @@ impl Sink {
         let port = listener.local_addr().unwrap().port();
         let got = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&got);
+        let refuses = Arc::new(AtomicBool::new(false));
+        let shared = Arc::clone(&refuses);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let kept = Arc::clone(&kept);
-                std::thread::spawn(move || while take(&stream, &kept).is_some() {});
+                let refuses = Arc::clone(&shared);
+                std::thread::spawn(move || while take(&stream, &kept, &refuses).is_some() {});
             }
         });
-        Self { port, got }
+        Self { port, got, refuses }
+    }
+
+    pub(crate) fn refuse(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::SeqCst);
     }
 
     pub(crate) fn url(&self) -> String {
@@ -101,7 +111,7 @@ impl Sink {
 }
 
 /// A request; `None`: there is none any more.
-fn take(mut stream: &TcpStream, kept: &Mutex<Vec<Request>>) -> Option<()> {
+fn take(mut stream: &TcpStream, kept: &Mutex<Vec<Request>>, refuses: &AtomicBool) -> Option<()> {
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     let mut reader = BufReader::new(stream);
     let (mut head, mut length) = (String::new(), 0);
@@ -122,5 +132,9 @@ fn take(mut stream: &TcpStream, kept: &Mutex<Vec<Request>>) -> Option<()> {
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     kept.lock().unwrap().push((head, body));
-    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").ok()
+    let answer: &[u8] = match refuses.load(Ordering::SeqCst) {
+        true => b"HTTP/1.1 400 Bad Request\r\nContent-Length: 10\r\n\r\nno_channel",
+        false => b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    };
+    stream.write_all(answer).ok()
 }

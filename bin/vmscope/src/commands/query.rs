@@ -123,6 +123,12 @@ enum Command {
         #[arg(long, conflicts_with = "note")]
         undo: bool,
     },
+    /// Send messages again that a webhook refused; needs a token with the role admin
+    #[command(after_help = "Example:\n  vmscope query resend 0123456789abcdef")]
+    Resend {
+        /// Finding's id, from `vmscope query findings`
+        finding: String,
+    },
     /// Silence notifications; needs a token with the role admin
     #[command(
         after_help = "Example:\n  vmscope query silence --vm db --kind steal-outside --for 2h"
@@ -269,6 +275,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let path = format!("/v1/findings/{}/acknowledge", id(finding)?);
             let entry = user()?.post(&path, &json!({ "note": note }).to_string()).map_err(usage)?;
             rows(&format!("[{entry}]"), None, &["by", "unix_s", "note"])?
+        }
+        Command::Resend { finding } => {
+            let path = format!("/v1/findings/{}/resend", id(finding)?);
+            let entry = user()?.post(&path, "{}").map_err(usage)?;
+            rows(&format!("[{entry}]"), None, &["messages"])?
         }
         Command::Silence { finding, host, vm, kind, time, note } => {
             let minutes = time.as_secs().div_ceil(60);

@@ -311,6 +311,7 @@ mod test {
                 over_unix_s: Some(11_000),
                 acknowledged: None,
                 silenced: None,
+                refused: Vec::new(),
                 places: vec!["kvm1".into()],
                 summary: String::new(),
                 text: String::new(),

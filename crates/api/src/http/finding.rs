@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::handled::{Acknowledgement, SilenceEntry};
+use super::handled::{Acknowledgement, RefusedMessage, SilenceEntry};
 
 /// Whether what was found is still so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -38,6 +38,9 @@ pub struct FindingEntry {
     /// Why it is not sent; the silence that lasts longest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silenced: Option<SilenceEntry>,
+    /// Messages of it that webhooks refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedMessage>,
     /// What it concerns: `HOST` or `HOST/VM`; at most eight. `changes` has the names one by one.
     pub places: Vec<String>,
     /// The cause as a sentence without its full stop.

@@ -75,3 +75,25 @@ pub struct SilenceEntry {
     /// Why.
     pub note: String,
 }
+
+/// A message of a finding that a webhook refused. It is not sent until an operator asks for that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RefusedMessage {
+    /// The finding's id.
+    pub finding: String,
+    /// `firing` or `resolved`.
+    pub event: String,
+    /// The receiver's address without its path.
+    pub receiver: String,
+    /// When, seconds since 1970.
+    pub unix_s: u64,
+    /// What the receiver answered; at most some 200 bytes.
+    pub reason: String,
+}
+
+/// Messages that are sent again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Resent {
+    /// How many.
+    pub messages: u64,
+}

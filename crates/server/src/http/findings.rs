@@ -66,7 +66,7 @@ pub(super) async fn list_findings(
     found.retain(|found| which.has(found));
     found.sort_by_key(|found| std::cmp::Reverse((found.finding.found_s, found.finding.id)));
     let (said, now_s) = (server.handled.said().await?, unix_s());
-    let findings = found.iter().map(|found| entry(found, &said, now_s)).collect();
+    let findings = found.iter().map(|found| entry(found, &server, &said, now_s)).collect();
     Ok(Json(FindingList { findings, windows, late }))
 }
 
@@ -85,7 +85,7 @@ pub(super) async fn get_finding(
     PathOf(id): PathOf<String>,
 ) -> Reply<Json<FindingEntry>> {
     let (said, now_s) = (server.handled.said().await?, unix_s());
-    Ok(Json(entry(&known(&server, &id)?, &said, now_s)))
+    Ok(Json(entry(&known(&server, &id)?, &server, &said, now_s)))
 }
 
 /// The finding of this name.
@@ -111,7 +111,7 @@ fn places(found: &Found) -> Vec<String> {
     named.take(MAX_PLACES).collect()
 }
 
-fn entry(found: &Found, said: &OperatorNotes, now_s: u64) -> FindingEntry {
+fn entry(found: &Found, server: &crate::Server, said: &OperatorNotes, now_s: u64) -> FindingEntry {
     let finding = &found.finding;
     let change = |symptom: &Symptom| {
         FindingChange::new(symptom, detect::report::measure_in_words(&symptom.series.measure))
@@ -127,6 +127,7 @@ fn entry(found: &Found, said: &OperatorNotes, now_s: u64) -> FindingEntry {
         over_unix_s: found.over_s,
         acknowledged: said.acknowledged.get(&finding.id.to_string()).cloned(),
         silenced: said.silence(found, now_s).cloned(),
+        refused: server.refused_messages.of(&finding.id.to_string()),
         places: places(found),
         summary: detect::report::cause_in_words(&finding.cause),
         text: detect::report::findings(std::slice::from_ref(finding)).text(Width::Unlimited),

@@ -109,6 +109,7 @@ fn described() -> (Router<Arc<Server>>, utoipa::openapi::OpenApi) {
         .routes(routes!(findings::list_findings))
         .routes(routes!(findings::get_finding))
         .routes(routes!(silences::acknowledge, silences::forget_acknowledgement))
+        .routes(routes!(silences::resend))
         .routes(routes!(silences::list_silences, silences::silence))
         .routes(routes!(silences::end_silence))
         .routes(routes!(profiles::pprof))
@@ -464,6 +465,8 @@ async fn metrics(
         server.require(&headers, token, peer, &[Role::Read, Role::Admin]).await?;
     }
     server.metrics.findings_open.set(i64::try_from(server.watch.n_open()).unwrap_or(i64::MAX));
+    let refused = i64::try_from(server.refused_messages.count()).unwrap_or(i64::MAX);
+    server.metrics.messages_refused.set(refused);
     server.metrics.analyses_left.set(i64::try_from(server.queue.len()).unwrap_or(i64::MAX));
     prometheus(server.metrics.text())
 }

@@ -1,13 +1,15 @@
 //! What operators say about findings: who looks after one, and which are not to be sent.
 
-use api::http::{AcknowledgeRequest, Acknowledgement, ErrorReply, SilenceEntry, SilenceRequest};
+use api::http::{
+    AcknowledgeRequest, Acknowledgement, ErrorReply, Resent, SilenceEntry, SilenceRequest,
+};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::access::deleted;
 use super::findings::known;
-use super::{Admin, JsonOf, PathOf, Reader, Reply, Shared};
+use super::{Admin, ApiError, JsonOf, PathOf, Reader, Reply, Shared};
 use crate::auth::unix_s;
 use crate::operator_notes::finding_id;
 
@@ -50,6 +52,37 @@ pub(super) async fn forget_acknowledgement(
     let removed = server.handled.forget_acknowledgement(finding_id(&id)?).await?;
     server.watch.requeue_alerts();
     deleted(removed)
+}
+
+/// Sends a finding's messages again that webhooks refused.
+#[utoipa::path(post, path = "/v1/findings/{id}/resend", params(
+    ("id" = String, Path, pattern = "^[0-9a-f]{16}$"),
+), responses(
+    (status = 202, body = Resent), (status = 400, body = ErrorReply),
+    (status = 401, body = ErrorReply), (status = 403, body = ErrorReply),
+    (status = 404, body = ErrorReply),
+    (status = 409, body = ErrorReply, description = "no message was refused, or it is the beginning of what is over"),
+    (status = 503, body = ErrorReply),
+))]
+pub(super) async fn resend(
+    State(server): Shared,
+    _: Admin,
+    PathOf(id): PathOf<String>,
+) -> Reply<(StatusCode, Json<Resent>)> {
+    let found = known(&server, &id)?;
+    let refused = server.refused_messages.of(&id);
+    let is_late = found.over_s.is_some() && refused.iter().any(|one| one.event == "firing");
+    let problem = match refused.as_slice() {
+        [] => Some("no receiver refused a message of this finding"),
+        _ if is_late => Some("the finding is over, and its beginning is not sent any more"),
+        _ => None,
+    };
+    if let Some(problem) = problem {
+        return Err(ApiError::new(StatusCode::CONFLICT, problem));
+    }
+    let messages = server.resend(&id).await? as u64;
+    server.watch.requeue_alerts();
+    Ok((StatusCode::ACCEPTED, Json(Resent { messages })))
 }
 
 /// Lists the findings that are not sent, by what they have in common.
