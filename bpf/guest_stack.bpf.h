@@ -141,7 +141,8 @@ __noinline int copy_stacks(struct stack *stack, struct sample *s, struct guest_v
 		return 0;
 	sp = stack->registers[VCPU_REGS_RSP];
 	if (s->cpl == 3) {
-		from = stack->guest & GUEST_RSP ? sp : 0;
+		/* On Intel the frame pointer is all there is; where code keeps one, the stack lies above it. */
+		from = stack->guest & GUEST_RSP ? sp : stack->registers[VCPU_REGS_RBP];
 	} else if (s->cpl == 0) {
 		if (bpf_probe_read_user(&kernel, sizeof(kernel), (void *)(task + view->stack)))
 			return 0;

@@ -143,7 +143,7 @@ struct file {
 } KERNEL_TYPE;
 
 /* x86 KVM, in kvm.ko */
-enum kvm_register { VCPU_REGS_RSP = 4, VCPU_REGS_RIP = 16 };
+enum kvm_register { VCPU_REGS_RSP = 4, VCPU_REGS_RBP = 5, VCPU_REGS_RIP = 16 };
 
 struct kvm {
 	struct mm_struct *mm; /* of the process that made the VM: no other can run its vCPUs */

@@ -34,12 +34,14 @@ pub(crate) fn origin(sample: &Sample, raw: &RawGuestStack<'_>) -> Option<Origin>
     let (VcpuState::Guest(vcpu) | VcpuState::Vmm(vcpu)) = &sample.vcpu else { return None };
     let (registers, task) = (raw.registers()?, vcpu.task?);
     let is_kernel = vcpu.cpl == 0;
-    let at = |ip: u64, RawRegisters { sp, bp, callee_saved, .. }: RawRegisters| {
-        let callee_saved = Some(callee_saved);
-        Some(StackRegisters { ip, sp: sp?, bp, callee_saved })
+    let at = |ip: u64, RawRegisters { sp, bp, callee_saved, .. }: RawRegisters| StackRegisters {
+        ip,
+        sp,
+        bp,
+        callee_saved: Some(callee_saved),
     };
     let here = at(vcpu.ip.0, registers);
-    let user = if is_kernel { raw.entry().and_then(|entry| at(entry.ip, entry)) } else { here };
+    let user = if is_kernel { raw.entry().map(|entry| at(entry.ip, entry)) } else { Some(here) };
     Some(Origin {
         vcpu: vcpu.vcpu,
         time_ns: sample.time.0,
@@ -47,7 +49,8 @@ pub(crate) fn origin(sample: &Sample, raw: &RawGuestStack<'_>) -> Option<Origin>
         tid: task.tid.0,
         cr3: vcpu.cr3.map_or(0, |cr3| cr3.base()),
         is_kernel,
-        kernel: here.filter(|_| is_kernel),
+        // Kernels keep no frame pointers.
+        kernel: is_kernel.then_some(here).filter(|here| here.sp.is_some()),
         user,
     })
 }

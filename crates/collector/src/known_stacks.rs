@@ -26,8 +26,8 @@ pub(crate) struct KnownStacks {
 struct Key {
     pid: u32,
     cr3: u64,
-    kernel: Option<(u64, u64)>,
-    user: Option<(u64, u64)>,
+    kernel: Option<(u64, Option<u64>)>,
+    user: Option<(u64, Option<u64>)>,
 }
 
 #[derive(Debug)]
@@ -120,7 +120,7 @@ mod test {
     const SP: u64 = 0x7ffc_0000_1000;
 
     fn origin() -> Origin {
-        let user = StackRegisters { ip: 0x40_1000, sp: SP, bp: 7, callee_saved: None };
+        let user = StackRegisters { ip: 0x40_1000, sp: Some(SP), bp: 7, callee_saved: None };
         Origin {
             vcpu: VCPU,
             time_ns: 1_000,

@@ -11,9 +11,6 @@
 //!
 //! All of it is a guest's: counts, lengths and offsets are bounded, and what exceeds a bound ends the decoding.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
-
 use model::GuestVirt;
 
 use crate::memory::{BlockReader, KernelMemory};
@@ -37,23 +34,7 @@ pub struct Symbols {
     /// Where each name ends in `text`.
     ends: Vec<u32>,
     text: String,
-    by_name: NameIndex,
 }
-
-/// The first symbol of each name, by the name's hash, or nothing at all. It adds nothing to what symbols are.
-#[derive(Debug, Clone, Default)]
-struct NameIndex {
-    first: HashMap<u64, u32>,
-    hasher: RandomState,
-}
-
-impl PartialEq for NameIndex {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for NameIndex {}
 
 /// One symbol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +82,6 @@ impl Symbols {
     /// Adds a symbol; `None` if there are too many, or its name is empty or too long.
     pub(crate) fn push(&mut self, address: GuestVirt, kind: u8, name: &[u8]) -> Option<()> {
         self.push_name(kind, name)?;
-        self.by_name.first.clear();
         self.addresses.push(address.0);
         Some(())
     }
@@ -121,24 +101,7 @@ impl Symbols {
     }
 
     fn find(&self, name: &str) -> Option<usize> {
-        let is_it = |index: &usize| self.name(*index) == name;
-        let NameIndex { first, hasher } = &self.by_name;
-        let indexed = first.get(&hasher.hash_one(name)).map(|index| *index as usize);
-        match indexed {
-            None if !first.is_empty() => None,
-            Some(index) if is_it(&index) => Some(index),
-            _ => (0..self.kinds.len()).find(is_it),
-        }
-    }
-
-    /// Makes names quick to find: each look at a guest finds some.
-    fn index_names(&mut self) {
-        let NameIndex { hasher, .. } = NameIndex::default();
-        let mut first = HashMap::with_capacity(self.kinds.len());
-        for (index, number) in (0..self.kinds.len()).zip(0..) {
-            first.entry(hasher.hash_one(self.name(index))).or_insert(number);
-        }
-        self.by_name = NameIndex { first, hasher };
+        (0..self.kinds.len()).find(|index| self.name(*index) == name)
     }
 
     fn name(&self, index: usize) -> &str {
@@ -183,7 +146,6 @@ pub(crate) fn decode_first<'t>(
         .filter_map(|tables| Some((decode_addresses(memory, tables, count, &proof)?, tables)));
     let (addresses, tables) = decoded.next()?;
     symbols.addresses = addresses;
-    symbols.index_names();
     Some((symbols, tables))
 }
 

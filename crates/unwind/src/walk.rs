@@ -14,6 +14,8 @@ pub const MAX_FRAMES: usize = 127;
 const MAX_SWITCHES: usize = 8;
 /// The last frames of a stack may be so far beyond the bytes that were copied.
 const MAX_STACK_BYTES: u64 = 64 << 20;
+/// A stack pointer that is not known.
+const UNKNOWN: u64 = 0;
 /// Rules that are kept, as a power of 2.
 const CACHE_BITS: u32 = 15;
 /// Code that runs in user mode has this privilege level in `cs`.
@@ -35,6 +37,12 @@ impl Registers {
         Self { ip, ..Self::default() }.with(SP, sp).with(BP, bp)
     }
 
+    /// Enough where code keeps a frame pointer.
+    #[must_use]
+    pub fn without_sp(ip: u64, bp: u64) -> Self {
+        Self { ip, ..Self::default() }.with(BP, bp)
+    }
+
     /// With the callee-saved ones: bx, r12, r13, r14, r15.
     #[must_use]
     pub fn with_callee_saved(self, values: [u64; 5]) -> Self {
@@ -50,6 +58,12 @@ impl Registers {
             self.known |= 1 << register;
         }
         self
+    }
+
+    /// Where they stand: ip, sp, bp.
+    #[must_use]
+    pub fn main(&self) -> (u64, Option<u64>, Option<u64>) {
+        (self.ip, self.get(SP), self.get(BP))
     }
 
     pub(crate) fn get(&self, register: u8) -> Option<u64> {
@@ -228,7 +242,7 @@ impl<'a> Walk<'a> {
             basis,
             bp_origin: BpOrigin::First,
             ip: registers.ip,
-            sp: registers.get(SP).unwrap_or(0),
+            sp: registers.get(SP).unwrap_or(UNKNOWN),
             bp: registers.get(BP).unwrap_or(0),
             is_interrupted: true,
             before: *registers,
@@ -251,6 +265,7 @@ impl<'a> Walk<'a> {
     fn step(&mut self, rule: &Rule) -> Result<(), StackEnd> {
         let base = match rule.base {
             BP => self.use_bp(),
+            SP if self.sp == UNKNOWN => return Err(StackEnd::NoRegister),
             SP => self.sp,
             other => {
                 self.basis.is_partial = true;
@@ -376,9 +391,10 @@ impl<'a> Walk<'a> {
         Ok(value)
     }
 
-    /// Whether the innermost frame still has what it saved there: what it popped already is below the stack's end.
+    /// Whether the innermost frame still has what it saved there: what it popped already is below the stack's end. Without a
+    /// stack pointer it has a frame pointer, which is saved as long as that is set.
     fn is_on_stack(&self, at: u64) -> bool {
-        self.before.get(SP).is_some_and(|sp| sp <= at)
+        self.before.get(SP).is_none_or(|sp| sp <= at)
     }
 
     #[inline]

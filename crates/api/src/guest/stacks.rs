@@ -39,7 +39,8 @@ pub struct StackSample {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackRegisters {
     pub ip: u64,
-    pub sp: u64,
+    /// `None`: it can't be read.
+    pub sp: Option<u64>,
     pub bp: u64,
     /// bx, r12, r13, r14, r15, if they are known.
     pub callee_saved: Option<[u64; 5]>,

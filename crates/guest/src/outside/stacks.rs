@@ -85,9 +85,9 @@ impl Stacks {
         });
         let user = user.map(|user| {
             let mut part = self.unwind_user(guest, (pid, cr3), &user, &copies);
-            if given != Some(user) {
-                part.basis = None;
-            }
+            // What the basis says of the registers at its start is compared with those that were given.
+            let is_given = given.is_some_and(|given| given.main() == user.main());
+            part.basis.take_if(|_| !is_given);
             part
         });
         UnwoundStack { kernel, user }
@@ -156,7 +156,10 @@ impl Stacks {
 
 fn registers(registers: &StackRegisters) -> Registers {
     let StackRegisters { ip, sp, bp, callee_saved } = *registers;
-    let registers = Registers::new(ip, sp, bp);
+    let registers = match sp {
+        Some(sp) => Registers::new(ip, sp, bp),
+        None => Registers::without_sp(ip, bp),
+    };
     callee_saved.map_or(registers, |values| registers.with_callee_saved(values))
 }
 
