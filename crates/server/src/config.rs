@@ -222,8 +222,9 @@ impl Config {
             [("alertmanager", &self.alertmanager), ("webhook", &self.webhook), ("otlp", &self.otlp)]
         {
             ensure!(destinations.len() <= MAX_DESTINATIONS, "{key}: at most {MAX_DESTINATIONS}");
-            for destination in destinations {
-                destination.check().with_context(|| format!("{key}: {}", destination.url))?;
+            for (number, destination) in destinations.iter().enumerate() {
+                // A URL may hold a secret.
+                destination.check().with_context(|| format!("{key} number {}", number + 1))?;
             }
         }
         let has_secret = |destination: &Destination| destination.secret_file.is_some();

@@ -72,9 +72,13 @@ impl Adding {
         (now_s.saturating_sub(self.since_s).min(for_s), for_s)
     }
 
-    /// A window of this length comes.
-    fn extend(&mut self, now_s: u64, length_s: u64) {
+    /// A window of this length comes; of a series of many in the same second, it is beside the one before.
+    fn extend(&mut self, now_s: u64, length_s: u64, is_of_many: bool) {
         let left_s = (self.since_s + self.for_s).saturating_sub(now_s);
+        if is_of_many && self.since_s == now_s {
+            self.for_s = left_s.max(length_s);
+            return;
+        }
         // Windows that overlap do not add up to an ever longer delay.
         let for_s = left_s.saturating_add(length_s).min(LATE_S.max(length_s));
         *self = Self { since_s: now_s, for_s };
@@ -138,11 +142,12 @@ impl Totals {
         }
         let totals = self.hosts.entry(host.clone()).or_default();
         totals.last_s = now_s;
+        totals.see(window);
         if is_late(window, now_s) {
             totals.late += 1;
             return;
         }
-        totals.add(window, now_s);
+        totals.add(window, now_s, host == OTHER);
         let length_s = window.length_ns / 1_000_000_000;
         for (name, vm) in &window.vms {
             let mut key = (host.clone(), short(name, MAX_LABEL));
@@ -150,7 +155,8 @@ impl Totals {
                 key.1 = OTHER.to_owned();
                 self.left_out += 1;
             }
-            self.vms.entry(key).or_default().add(vm, now_s, length_s);
+            let is_of_many = key.1 == OTHER;
+            self.vms.entry(key).or_default().add(vm, now_s, length_s, is_of_many);
         }
     }
 
@@ -174,16 +180,23 @@ impl Totals {
 }
 
 impl HostTotals {
-    fn add(&mut self, window: &Summary, now_s: u64) {
+    /// What the host is by its last window.
+    fn see(&mut self, window: &Summary) {
+        let end_s = end_s(window);
+        if self.end_unix_s <= end_s {
+            self.cpus = window.cpus;
+            self.vcpus = window.vms.values().map(|vm| u64::from(vm.vcpus)).sum();
+            self.vms = window.vms.len();
+            self.end_unix_s = end_s;
+        }
+    }
+
+    fn add(&mut self, window: &Summary, now_s: u64, is_of_many: bool) {
         let of_vms: u64 = window.vms.values().map(VmSummary::demand_ns).sum();
         let others = window.owners.iter().filter(|(owner, _)| !matches!(owner, Owner::Vm(_)));
         let of_others: u64 = others.map(|(_, used)| used.ns).sum();
         self.settle(now_s);
-        self.adding.extend(now_s, window.length_ns / 1_000_000_000);
-        self.cpus = window.cpus;
-        self.vcpus = window.vms.values().map(|vm| u64::from(vm.vcpus)).sum();
-        self.vms = window.vms.len();
-        self.end_unix_s = self.end_unix_s.max(end_s(window));
+        self.adding.extend(now_s, window.length_ns / 1_000_000_000, is_of_many);
         self.windows += 1;
         let cpu_ns = window.length_ns.saturating_mul(window.cpus.into());
         for (sum, more) in [
@@ -205,10 +218,10 @@ impl HostTotals {
 }
 
 impl VmTotals {
-    fn add(&mut self, vm: &VmSummary, now_s: u64, length_s: u64) {
+    fn add(&mut self, vm: &VmSummary, now_s: u64, length_s: u64, is_of_many: bool) {
         self.last_s = now_s;
         self.settle(now_s);
-        self.adding.extend(now_s, length_s);
+        self.adding.extend(now_s, length_s, is_of_many);
         self.vcpus = vm.vcpus;
         self.labels = vm_labels(&vm.labels);
         for (state, ns) in &vm.states {

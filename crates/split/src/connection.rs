@@ -107,7 +107,7 @@ impl Connections {
         if let Some(left) = self.all.remove(&copy) {
             left.take_back(sink);
         }
-        self.translations.add_copy(copy, original);
+        self.translations.add_copy(copy, original, |one| self.all.contains_key(one));
         if let Some(followed) = self.all.get_mut(&original) {
             followed.translated(segment, first, sink);
         }
@@ -411,7 +411,7 @@ impl Connection {
         }
     }
 
-    /// It is known what is spoken: what was said so far is said again to who understands it.
+    /// The protocol is known: what was held goes to its parser.
     fn becomes(&mut self, guess: Guess, at: CaptureNs, roles: &Roles, sink: &mut Sink) {
         let Speech::Unknown(mut held) = std::mem::replace(&mut self.speech, Speech::Ignored) else {
             return;

@@ -6,11 +6,11 @@
 //! ```
 //! Translation keeps both sequence numbers and the bytes (the kernel's nf_nat changes them for FTP and SIP only).
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::FxHasher;
 
 use crate::CaptureNs;
 use crate::packet::Segment;
@@ -25,6 +25,8 @@ pub(crate) fn key(from: SocketAddr, to: SocketAddr) -> Key {
 /// A host passes a packet on within that.
 const LONGEST_NS: u64 = 100_000_000;
 const MAX_SIGHTINGS: usize = 1 << 16;
+/// Copies that are remembered.
+const MAX_COPIES: usize = 1 << 16;
 /// A longer way is a damaged one: a packet is translated once or twice.
 const MAX_STEPS: usize = 8;
 
@@ -48,9 +50,9 @@ pub(crate) struct Sighting {
 /// Segments that were seen just now, and connections that are copies of others.
 #[derive(Debug, Default)]
 pub(crate) struct Translations {
-    seen: FxHashMap<Mark, Sighting>,
+    seen: HashMap<Mark, Sighting>,
     order: VecDeque<(CaptureNs, Mark)>,
-    copies: FxHashMap<Key, Key>,
+    copies: HashMap<Key, Key>,
 }
 
 impl Translations {
@@ -89,7 +91,19 @@ impl Translations {
         steps.take(MAX_STEPS).last().copied()
     }
 
-    pub(crate) fn add_copy(&mut self, copy: Key, original: Key) {
+    pub(crate) fn add_copy(
+        &mut self,
+        copy: Key,
+        original: Key,
+        is_followed: impl Fn(&Key) -> bool,
+    ) {
+        if MAX_COPIES <= self.copies.len() {
+            self.retain(is_followed);
+        }
+        if MAX_COPIES <= self.copies.len() {
+            // Forged: each of so many connections has one copy.
+            self.copies.clear();
+        }
         self.copies.insert(copy, original);
     }
 
@@ -109,7 +123,8 @@ impl Sighting {
     /// with it or not, but no port alone.
     fn may_be(&self, segment: &Segment<'_>) -> bool {
         let is_kept = |old: SocketAddr, new: SocketAddr| old == new || old.ip() != new.ip();
-        key(self.from, self.to) != key(segment.from, segment.to)
+        segment.at.since(self.at) <= LONGEST_NS
+            && key(self.from, self.to) != key(segment.from, segment.to)
             && is_kept(self.from, segment.from)
             && is_kept(self.to, segment.to)
     }

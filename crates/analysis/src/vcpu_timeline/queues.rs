@@ -48,7 +48,12 @@ pub(super) struct VcpuQueues<'q> {
 impl Queues {
     pub(super) fn new(tables: &Tables) -> Self {
         let mut of_vm = BTreeMap::<(VmId, Option<VcpuId>), Vec<Quota>>::new();
-        for member in &tables.quota_members {
+        // Those that hold now first: a quota may be set anew again and again.
+        let of = |is_now| {
+            let members = tables.quota_members.iter();
+            members.filter(move |member| member.until.is_none() == is_now)
+        };
+        for member in of(true).chain(of(false)) {
             let quotas = of_vm.entry((member.vm, member.vcpu)).or_default();
             if quotas.len() < MAX_QUOTAS {
                 let until = member.until.map_or(u64::MAX, |until| until.0);

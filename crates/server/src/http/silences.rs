@@ -71,7 +71,7 @@ pub(super) async fn resend(
 ) -> Reply<(StatusCode, Json<Resent>)> {
     let found = known(&server, &id)?;
     let refused = server.refused_messages.of(&id);
-    let is_late = found.over_s.is_some() && refused.iter().any(|one| one.event == "firing");
+    let is_late = found.over_s.is_some() && refused.iter().all(|one| one.event == "firing");
     let problem = match refused.as_slice() {
         [] => Some("no receiver refused a message of this finding"),
         _ if is_late => Some("the finding is over, and its beginning is not sent any more"),

@@ -6,11 +6,12 @@
 //! What the detector knows has names of its fields, so that another version can read it, or sees that it can't and
 //! begins anew.
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, ensure};
+use detect::{Finding, FindingId};
 use model::error_chain;
 use object_store::ObjectMeta;
 use object_store::path::Path;
@@ -103,12 +104,15 @@ fn second_of(path: &Path) -> Option<u64> {
 
 fn pack(state: &State) -> Result<Vec<u8>> {
     let State { detector, findings, windows, seen, .. } = state;
+    let late = findings.values().filter(|found| found.is_late).map(|found| found.finding.id);
+    let late: Vec<FindingId> = late.collect();
     let findings: Vec<_> =
         findings.values().map(|found| (&found.finding, &found.first, found.over_s)).collect();
     let seen: Vec<String> = seen.iter().map(|window| window.raw().into()).collect();
     let mut packer = zstd::Encoder::new(Vec::new(), LEVEL)?;
     packer.include_checksum(true)?;
     ciborium::into_writer(&(windows, seen, findings, detector), &mut packer)?;
+    ciborium::into_writer(&late, &mut packer)?;
     Ok(packer.finish()?)
 }
 
@@ -116,10 +120,17 @@ fn unpack(packed: &[u8]) -> Result<State> {
     let mut unpacked = BufReader::new(zstd::Decoder::with_buffer(packed)?.take(MAX_UNPACKED));
     let (windows, seen, findings, detector): (_, Vec<String>, Vec<_>, _) =
         ciborium::from_reader(&mut unpacked)?;
+    // Version 0.2 did not say which are late.
+    let has_late = !unpacked.fill_buf()?.is_empty();
+    let late: Vec<FindingId> =
+        if has_late { ciborium::from_reader(&mut unpacked)? } else { Vec::new() };
     // The checksum is the last thing that is read.
     ensure!(io::copy(&mut unpacked, &mut io::sink())? == 0, "there is more in it");
     let named = |name| DayWindow::try_from(name).map_err(Error::msg);
-    let found = |(finding, first, over_s)| Found { finding, first, over_s, is_late: false };
+    let found = |(finding, first, over_s): (Finding, _, _)| {
+        let is_late = late.contains(&finding.id);
+        Found { finding, first, over_s, is_late }
+    };
     let findings = findings.into_iter().map(found).map(|found| (found.finding.id, found));
     Ok(State {
         detector,
