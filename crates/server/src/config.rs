@@ -260,6 +260,7 @@ mod test {
         let check = |text: &str, expected: &str| {
             let error = format!("{:#}", Config::parse(text).unwrap_err());
             assert!(error.contains(expected), "{error}");
+            assert!(!error.contains("secret"), "{error}");
         };
         check("store = 'gs://x'", "store: \"gs://x\" is neither a folder nor");
         check("raw_days = 0", "raw_days must be from 1");
@@ -277,10 +278,12 @@ mod test {
         check(&proxy("['::1']", "a b"), "can't be a header");
         check(&proxy("['::1']", "Authorization"), "can't be a header");
         check("public_url = 'fleet'", "public_url: \"fleet\" is not a web address");
-        check("[[alertmanager]]\nurl = 'am:9093'", "alertmanager: am:9093: not a web address");
+        check("[[alertmanager]]\nurl = 'am:9093'", "alertmanager number 1: not a web address");
         check("[[alertmanager]]\nurl = 'http://am'\nsecret_file = 'a'", "is for webhooks");
         check("[[otlp]]\nurl = 'http://am'\nsecret_file = 'a'", "is for webhooks");
         check("[[otlp]]\nurl = 'http://am'\nformat = 'slack'", "format is for webhooks");
+        let signed = "[[webhook]]\nurl = 'https://teams.example/?sig=secret'";
+        check(signed, "webhook number 1");
         check("[[webhook]]\nurl = 'http://am'\nformat = 'irc'", "unknown variant `irc`");
         check("metrics_vms = 100001", "metrics_vms must be from 0");
         check("[[webhook]]\nurl = 'http://am'\ntoken = 'a'", "unknown field `token`");
