@@ -260,7 +260,7 @@ mod test {
         let check = |text: &str, expected: &str| {
             let error = format!("{:#}", Config::parse(text).unwrap_err());
             assert!(error.contains(expected), "{error}");
-            assert!(!error.contains("secret"), "{error}");
+            assert!(!error.contains("hidden"), "{error}");
         };
         check("store = 'gs://x'", "store: \"gs://x\" is neither a folder nor");
         check("raw_days = 0", "raw_days must be from 1");
@@ -282,7 +282,7 @@ mod test {
         check("[[alertmanager]]\nurl = 'http://am'\nsecret_file = 'a'", "is for webhooks");
         check("[[otlp]]\nurl = 'http://am'\nsecret_file = 'a'", "is for webhooks");
         check("[[otlp]]\nurl = 'http://am'\nformat = 'slack'", "format is for webhooks");
-        let signed = "[[webhook]]\nurl = 'https://teams.example/?sig=secret'";
+        let signed = "[[webhook]]\nurl = 'https://teams.example/?sig=hidden'";
         check(signed, "webhook number 1");
         check("[[webhook]]\nurl = 'http://am'\nformat = 'irc'", "unknown variant `irc`");
         check("metrics_vms = 100001", "metrics_vms must be from 0");
