@@ -10,15 +10,22 @@ use crate::guest_stacks::Origin;
 
 /// Then a stack is unwound again: its process may have other mappings by now.
 const KNOWN_NS: u64 = 8_000_000_000;
-/// Most stacks that are known of a vCPU.
-const MAX_OF_VCPU: usize = 1 << 13;
+/// Bytes of the known stacks of a vCPU.
+const MAX_OF_VCPU: usize = 4 << 20;
 /// Most stacks that begin alike.
-const MAX_ALIKE: usize = 8;
+const MAX_ALIKE: usize = 4;
 
 /// The known stacks of all vCPUs' samples, with their rows.
 #[derive(Debug, Default)]
 pub(crate) struct KnownStacks {
-    of_vcpus: BTreeMap<VcpuId, HashMap<Key, Vec<Known>>>,
+    of_vcpus: BTreeMap<VcpuId, OfVcpu>,
+}
+
+#[derive(Debug, Default)]
+struct OfVcpu {
+    by_key: HashMap<Key, Vec<Known>>,
+    /// Added since it was empty.
+    bytes: usize,
 }
 
 /// Where a stack begins: a process by its id and page tables, first address and stack pointer in its kernel and in user mode.
@@ -26,6 +33,7 @@ pub(crate) struct KnownStacks {
 struct Key {
     pid: u32,
     cr3: u64,
+    is_kernel: bool,
     kernel: Option<(u64, Option<u64>)>,
     user: Option<(u64, Option<u64>)>,
 }
@@ -50,7 +58,7 @@ impl KnownStacks {
         host: impl Iterator<Item = u64> + Clone,
         copied: impl Iterator<Item = (u64, &'a [u8])> + Clone,
     ) -> Option<StackId> {
-        let alike = self.of_vcpus.get(&origin.vcpu)?.get(&key(origin))?;
+        let alike = self.of_vcpus.get(&origin.vcpu)?.by_key.get(&key(origin))?;
         let frame_pointers = frame_pointers(origin);
         let is_same = |known: &&Known| {
             let needed = known.frame_pointers.iter().zip(frame_pointers);
@@ -71,15 +79,18 @@ impl KnownStacks {
         id: StackId,
     ) {
         let of_vcpu = self.of_vcpus.entry(origin.vcpu).or_default();
-        if MAX_OF_VCPU <= of_vcpu.len() {
-            of_vcpu.clear();
-        }
         let mut needed = frame_pointers(origin);
         for (needed, basis) in needed.iter_mut().zip(&bases) {
             needed.take_if(|_| basis.as_ref().is_none_or(|basis| !basis.needs_bp));
         }
-        let words = bases.into_iter().flatten().flat_map(|basis| basis.words).collect();
-        let alike = of_vcpu.entry(key(origin)).or_default();
+        let words: Box<[_]> = bases.into_iter().flatten().flat_map(|basis| basis.words).collect();
+        let bytes =
+            size_of::<Key>() + size_of::<Known>() + size_of_val(&*words) + size_of_val(&*host);
+        if MAX_OF_VCPU < of_vcpu.bytes + bytes {
+            *of_vcpu = OfVcpu::default();
+        }
+        of_vcpu.bytes += bytes;
+        let alike = of_vcpu.by_key.entry(key(origin)).or_default();
         if MAX_ALIKE <= alike.len() {
             alike.remove(0);
         }
@@ -90,8 +101,8 @@ impl KnownStacks {
 
 fn key(origin: &Origin) -> Key {
     let start = |registers: Option<StackRegisters>| registers.map(|it| (it.ip, it.sp));
-    let Origin { pid, cr3, kernel, user, .. } = *origin;
-    Key { pid, cr3, kernel: start(kernel), user: start(user) }
+    let Origin { pid, cr3, is_kernel, kernel, user, .. } = *origin;
+    Key { pid, cr3, is_kernel, kernel: start(kernel), user: start(user) }
 }
 
 fn frame_pointers(origin: &Origin) -> [Option<u64>; 2] {
@@ -183,13 +194,15 @@ mod test {
     fn what_a_guest_can_fill_is_bounded() {
         let mut known = KnownStacks::default();
         let basis = || Some(StackBasis { words: Vec::new(), needs_bp: false });
-        for n in 0..3 * MAX_OF_VCPU as u64 {
+        for n in 0..100_000 {
             let user = origin().user.map(|user| StackRegisters { ip: n, ..user });
             known.add(&Origin { user, ..origin() }, [].into(), [None, basis()], StackId(1));
             known.add(&origin(), [n].into(), [None, basis()], StackId(2));
         }
         let of_vcpu = &known.of_vcpus[&VCPU];
-        assert!(of_vcpu.len() <= MAX_OF_VCPU);
-        assert!(of_vcpu.values().all(|alike| alike.len() <= MAX_ALIKE));
+        let stacks: Vec<&Known> = of_vcpu.by_key.values().flatten().collect();
+        let bytes: usize = stacks.iter().map(|it| size_of_val(*it) + size_of_val(&*it.host)).sum();
+        assert!(bytes <= of_vcpu.bytes && of_vcpu.bytes <= MAX_OF_VCPU, "{bytes}");
+        assert!(of_vcpu.by_key.values().all(|alike| alike.len() <= MAX_ALIKE));
     }
 }

@@ -263,6 +263,9 @@ impl<'a> Walk<'a> {
 
     #[inline]
     fn step(&mut self, rule: &Rule) -> Result<(), StackEnd> {
+        if rule.kind == Kind::Start {
+            return Err(StackEnd::Start);
+        }
         let base = match rule.base {
             BP => self.use_bp(),
             SP if self.sp == UNKNOWN => return Err(StackEnd::NoRegister),

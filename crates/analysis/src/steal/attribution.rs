@@ -122,8 +122,25 @@ impl<'a> Attribution<'a> {
     fn agreed_function(&self, segment: usize, stood: CodeLocationId) -> Option<CodeLocationId> {
         let [before, after] = self.around(segment, |place| !place.kernel)?;
         let (around, stood) = (self.axis.place(before), self.axis.place(stood));
-        let is_it = stood.kernel || around.function == stood.function;
+        let is_other = stood.tid.is_some() && around.tid.is_some() && around.tid != stood.tid;
+        let is_function =
+            (&around.function, &around.module) == (&stood.function, &stood.module) && !is_other;
+        let is_it = stood.kernel || is_function;
         (before == after && is_it && around.is_process(stood)).then_some(before)
+    }
+
+    /// Whether time was taken between two stays in `wanted` code, whichever it is.
+    #[must_use]
+    pub fn is_within(&self, segment: usize, wanted: impl Fn(CodeLocationId) -> bool) -> bool {
+        let account = self.timeline.segments[segment].state.account();
+        let is_taken = matches!(
+            account,
+            TimeAccount::StealOutside | TimeAccount::StealVmm | TimeAccount::Throttled
+        );
+        is_taken
+            && self
+                .around(segment, |place| !place.kernel)
+                .is_some_and(|it| it.map(wanted) == [true; 2])
     }
 
     /// Whether an unattributed segment may still be `wanted`'s: one of the sides says so, or none says anything.

@@ -97,14 +97,23 @@ pub fn correction(
     let (mut found, mut inexact) = (Correction::default(), Inexact::default());
     for_each_charge(evidence, target.vm, whose, window, &mut |charge| {
         found.all_samples += evidence.axis.samples.within(charge.timeline.vcpu, &charge.segment);
-        let is_target = match charge.victim {
+        // A switch does not say callers, nor does a stack that is cut.
+        let is_known = |place: &CodeLocationId| {
+            target.callees.is_none()
+                || is_wanted(*place)
+                || !evidence.axis.place(*place).callers.is_empty()
+        };
+        let victim = charge.victim.filter(is_known);
+        let is_within =
+            || target.callees.is_some() && charge.attribution.is_within(charge.number, is_wanted);
+        let is_target = match victim {
             Some(place) => is_wanted(place),
-            None => target.is_whole_vm(),
+            None => target.is_whole_vm() || is_within(),
         };
         if is_target {
             found.add(evidence, names, charge);
             inexact.add(evidence, charge);
-        } else if charge.victim.is_none() && charge.attribution.may_be(charge.number, is_wanted) {
+        } else if victim.is_none() && charge.attribution.may_be(charge.number, is_wanted) {
             found.unattributed.add(&charge.segment);
         }
     });
@@ -321,9 +330,12 @@ mod test {
     #[test]
     fn a_function_with_what_it_calls() {
         let line = "d..e.dd1d..ff";
-        // The exit was in f, by whatever path.
-        check(line, &Ask { callees: Some("d"), ..ALL }, "4 0:0:0, maybe 5:0:0");
-        check(line, &Ask { callees: Some("f"), ..ALL }, "7 0:1:0, maybe 5:0:0");
+        check(line, &Ask { callees: Some("d"), ..ALL }, "4 0:1:0, maybe 5:0:0");
+        check(line, &Ask { callees: Some("f"), ..ALL }, "7 5:1:0, maybe 0:0:0");
+        // Where a switch says the function only.
+        check("ddFdd", &Ask { callees: Some("d"), ..ALL }, "4 1:0:0, maybe 0:0:0");
+        check("ddFee", &Ask { callees: Some("d"), ..ALL }, "2 0:0:0, maybe 1:0:0");
+        check("dkKe", &Ask { callees: Some("d"), ..ALL }, "1 0:0:0, maybe 1:0:0");
         let unknown = Ask { callees: Some("z"), ..ALL };
         let drawn = Drawn::new(&[line], "");
         let error = corrected(&drawn, OffCpuSource::Switches, &unknown).unwrap_err();

@@ -97,6 +97,8 @@ pub(super) struct Worker {
     slots: Vec<MemorySlot>,
     /// CPU time of all looks at it so far, and the pause before the next one.
     look_cpu_ns: u64,
+    /// Whether samples say which task runs.
+    has_tasks: bool,
     memory_pace: Duration,
     sessions: u32,
     /// To the next question, or try.
@@ -135,6 +137,7 @@ impl Worker {
             via: "",
             slots: Vec::new(),
             look_cpu_ns: 0,
+            has_tasks: false,
             memory_pace: MEMORY_PACE,
             sessions: 0,
             pause: RETRY,
@@ -212,7 +215,7 @@ impl Worker {
         let Some(session) = self.session.take() else { return self.try_again() };
         match self.ask_news(session) {
             Ok(true) => self.pace(),
-            Ok(false) => self.slowest_pace().min(self.pause * 2),
+            Ok(false) => self.slowest_pace().min((self.pause * 2).max(self.pace())),
             Err(error) => {
                 let is_nonsense = error.is_nonsense();
                 self.lose(error.into());
@@ -265,6 +268,7 @@ impl Worker {
 
     /// Lets samples say which task runs. Without that, page tables and FS base tell, where the host can read them.
     fn find_tasks(&mut self, slots: &[MemorySlot]) -> Result<(), SessionError> {
+        self.has_tasks = false;
         let Some(session) = &mut self.session else { return Ok(()) };
         let tasks = match session.current_tasks(self.limits.time) {
             Ok(tasks) => tasks,
@@ -281,6 +285,7 @@ impl Worker {
         };
         let views = cpus.into_iter().map(|cpu| (cpu.apic_id, view(cpu))).collect();
         self.inbox.set_tasks(Some(GuestTasks { views, slots: slots.to_vec() }));
+        self.has_tasks = true;
         Ok(())
     }
 
@@ -328,7 +333,12 @@ impl Worker {
     }
 
     fn quiet_memory_pace(&self) -> Duration {
-        if self.unwinds { MEMORY_PACE_OF_STACKS } else { MEMORY_PACE_AT_MOST }
+        match (self.has_tasks, self.unwinds) {
+            // Samples don't say which process runs.
+            (false, _) => MEMORY_PACE,
+            (true, true) => MEMORY_PACE_OF_STACKS,
+            (true, false) => MEMORY_PACE_AT_MOST,
+        }
     }
 
     /// A look at memory that took long is followed by a long rest.
@@ -537,7 +547,7 @@ impl Worker {
             let unwound = session.unwind(batch, self.limits.time)?;
             stacks.extend(unwound.stacks);
             // Of the same process, but for no look.
-            self.look_cpu_ns += unwound.cpu_ns;
+            self.look_cpu_ns = self.look_cpu_ns.saturating_add(unwound.cpu_ns);
             let rest = Duration::from_nanos(unwound.cpu_ns) * UNWIND_REST;
             self.unwind_rest_until = self.unwind_rest_until.max(Instant::now()) + rest;
         }
@@ -645,7 +655,10 @@ impl Worker {
     ) -> Result<(), SessionError> {
         let symbols = session.early_symbols(module, pace, LATE_SLICE, &mut self.patience());
         match symbols {
-            Ok(symbols) => self.reported.keep(symbols),
+            Ok(symbols) => {
+                self.look_cpu_ns = self.look_cpu_ns.saturating_add(symbols.cpu_ns);
+                self.reported.keep(symbols);
+            }
             // The others may still be queried.
             Err(SessionError::Refused(_)) => {}
             Err(error) => return Err(error),
