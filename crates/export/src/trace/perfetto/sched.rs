@@ -77,8 +77,11 @@ pub(super) fn write<W: Write>(
         }
     }
     // Readers have a queue for each CPU: on another one a task might end before it leaves its CPU.
+    let left = last_departures(timeline);
     for (id, task) in tasks().filter(|(_, task)| task.exited) {
-        others.entry(last_cpu(task)).or_default().push(ends(id, task, names));
+        // Not before it leaves its CPU: what comes later would be another thread's.
+        let (at, cpu) = left.get(&id).copied().unwrap_or((task.end, 0));
+        others.entry(cpu).or_default().push(ends(id, at.max(task.end), names));
     }
     for (cpu, events) in others {
         in_packets(machine, cpu, events.into_iter(), writer)?;
@@ -86,13 +89,20 @@ pub(super) fn write<W: Write>(
     Ok(())
 }
 
-/// The CPU that a task had last; the first one if it had none.
-fn last_cpu(task: &Task) -> u32 {
-    let running = |row: usize| match task.segments.get(row)?.state {
-        State::Running { cpu } => Some(cpu),
-        _ => None,
-    };
-    (0..task.segments.len()).rev().find_map(running).unwrap_or(0)
+/// When each task left a CPU for the last time, and which.
+fn last_departures(timeline: &Timeline) -> BTreeMap<TaskId, (HostNs, u32)> {
+    let mut left = BTreeMap::new();
+    for cpu in &timeline.cpus {
+        let mut runs = runs(cpu).peekable();
+        while let Some((_, end, holder)) = runs.next() {
+            let at = runs.peek().map_or(end, |(begin, ..)| *begin);
+            if let Holder::Task(id) = holder {
+                let last = left.entry(id).or_insert((at, cpu.number));
+                *last = (*last).max((at, cpu.number));
+            }
+        }
+    }
+    left
 }
 
 /// The kernel's release: without one from 4.14 on, readers take numbers of states for those of older kernels.
@@ -160,9 +170,10 @@ fn begins(id: TaskId, task: &Task, names: Names<'_>) -> FtraceEvent {
     }
 }
 
-fn ends(id: TaskId, task: &Task, names: Names<'_>) -> FtraceEvent {
-    let (comm, pid) = (Some(names.task_name(id)), Some(signed(task.tid.0)));
-    FtraceEvent { sched_process_free: Some(SchedProcessFree { comm, pid }), ..event(task.end, 0) }
+fn ends(id: TaskId, at: HostNs, names: Names<'_>) -> FtraceEvent {
+    let tid = names.timeline.tasks.get(id.index()).map(|task| signed(task.tid.0));
+    let (comm, pid) = (Some(names.task_name(id)), tid);
+    FtraceEvent { sched_process_free: Some(SchedProcessFree { comm, pid }), ..event(at, 0) }
 }
 
 /// Who has a CPU.
@@ -194,18 +205,22 @@ impl Holder {
     }
 }
 
+/// Who had a CPU, and from when to when.
+fn runs(cpu: &Cpu) -> impl Iterator<Item = (HostNs, HostNs, Holder)> + '_ {
+    let runs = cpu.slices.chunk_by(|one, next| Holder::of(one) == Holder::of(next));
+    runs.filter_map(|slices| {
+        let (first, last) = (slices.first()?, slices.last()?);
+        (first.begin < last.end).then(|| (first.begin, last.end, Holder::of(first)))
+    })
+}
+
 /// A CPU's switches, from and to an unknown thread at the trace's edges.
 fn switches<'a>(
     cpu: &'a Cpu,
     names: Names<'a>,
     preempted: i64,
 ) -> impl Iterator<Item = FtraceEvent> + 'a {
-    let runs = cpu.slices.chunk_by(|one, next| Holder::of(one) == Holder::of(next));
-    let runs = runs.filter_map(|slices| {
-        let (first, last) = (slices.first()?, slices.last()?);
-        (first.begin < last.end).then(|| (first.begin, last.end, Holder::of(first)))
-    });
-    let runs = runs.map(|(begin, end, holder)| (begin, holder, Some(end)));
+    let runs = runs(cpu).map(|(begin, end, holder)| (begin, holder, Some(end)));
     let last = std::iter::once((names.timeline.end, Holder::Unknown, None));
     let switches = runs.chain(last).scan((Holder::Unknown, None), move |before, next| {
         let (begin, holder, end) = next;
