@@ -65,7 +65,18 @@ pub(super) fn write<W: Write>(
     let preempted = if release.is_some() { PREEMPTED } else { RUNNABLE };
     // Of events at one time the first comes first: what begins, what happens, what ends.
     let tasks = || (0..).map(TaskId).zip(&timeline.tasks);
-    let begun = tasks().filter(|(_, task)| !task.before).map(|(id, task)| begins(id, task, names));
+    let mut first_runs = BTreeMap::new();
+    for (begin, _, holder) in timeline.cpus.iter().flat_map(runs) {
+        if let Holder::Task(id) = holder {
+            let first = first_runs.entry(id).or_insert(begin);
+            *first = begin.min(*first);
+        }
+    }
+    let begun = tasks().filter(|(_, task)| !task.before).map(|(id, task)| {
+        // Before it runs: what comes first would be another thread's.
+        let first = first_runs.get(&id).copied().unwrap_or(task.begin).min(task.begin);
+        begins(id, task, HostNs(first.0.saturating_sub(1)), names)
+    });
     in_packets(machine, 0, begun, writer)?;
     for cpu in &timeline.cpus {
         in_packets(machine, cpu.number, switches(cpu, names, preempted), writer)?;
@@ -81,7 +92,8 @@ pub(super) fn write<W: Write>(
     for (id, task) in tasks().filter(|(_, task)| task.exited) {
         // Not before it leaves its CPU: what comes later would be another thread's.
         let (at, cpu) = left.get(&id).copied().unwrap_or((task.end, 0));
-        others.entry(cpu).or_default().push(ends(id, at.max(task.end), names));
+        let after = HostNs(at.max(task.end).0.saturating_add(1));
+        others.entry(cpu).or_default().push(ends(id, after, names));
     }
     for (cpu, events) in others {
         in_packets(machine, cpu, events.into_iter(), writer)?;
@@ -89,7 +101,7 @@ pub(super) fn write<W: Write>(
     Ok(())
 }
 
-/// When each task left a CPU for the last time, and which.
+/// When each task left a CPU, or woke another one, for the last time, and on which CPU. It does so after it was seen to end.
 fn last_departures(timeline: &Timeline) -> BTreeMap<TaskId, (HostNs, u32)> {
     let mut left = BTreeMap::new();
     for cpu in &timeline.cpus {
@@ -100,6 +112,17 @@ fn last_departures(timeline: &Timeline) -> BTreeMap<TaskId, (HostNs, u32)> {
                 let last = left.entry(id).or_insert((at, cpu.number));
                 *last = (*last).max((at, cpu.number));
             }
+        }
+    }
+    for segment in timeline.tasks.iter().flat_map(|task| task.segments.iter()) {
+        let (State::Asleep(trace_analysis::timeline::Sleep { woken_by, .. })
+        | State::Stopped { woken_by }) = segment.state
+        else {
+            continue;
+        };
+        if let Some(Waker { by: WokenBy::Task(by), .. }) = woken_by {
+            let last = left.entry(by).or_insert((segment.end, 0));
+            last.0 = last.0.max(segment.end);
         }
     }
     left
@@ -149,7 +172,7 @@ fn tree(names: Names<'_>) -> ProcessTree {
     ProcessTree { processes: processes.into_values().collect(), threads }
 }
 
-fn begins(id: TaskId, task: &Task, names: Names<'_>) -> FtraceEvent {
+fn begins(id: TaskId, task: &Task, at: HostNs, names: Names<'_>) -> FtraceEvent {
     let timeline = names.timeline;
     let parent = task.parent.and_then(|parent| timeline.tasks.get(parent.index()));
     let is_thread = task.tid.0 != task.pid.0;
@@ -166,7 +189,7 @@ fn begins(id: TaskId, task: &Task, names: Names<'_>) -> FtraceEvent {
             comm: Some(names.task_name(id)),
             clone_flags: Some(if is_thread { CLONE_THREAD } else { 0 }),
         }),
-        ..event(task.begin, maker)
+        ..event(at, maker)
     }
 }
 
