@@ -51,7 +51,7 @@ struct Known {
 }
 
 impl KnownStacks {
-    /// The row of a stack, whose host's part has these return addresses, and of which these pieces were copied.
+    /// The row of a stack. `host`: return addresses of its host part; `copied`: addresses and bytes of its guest part.
     pub(crate) fn find<'a>(
         &self,
         origin: &Origin,

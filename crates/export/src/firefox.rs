@@ -50,7 +50,7 @@ const NAME_COPIES: u64 = 16;
 /// What every profile has.
 const BASE_BYTES: u64 = 1 << 16;
 
-/// How many bytes of JSON `flow` has, if that is more than the profiler opens.
+/// The bytes of `flow`'s JSON, if they are more than the profiler opens.
 ///
 /// # Errors
 /// When the profile can't be serialized.

@@ -37,7 +37,7 @@ const MAX_LABEL: usize = 160;
 /// What has no series of its own.
 const OTHER: &str = "other";
 
-/// A sum of which a part is still to be added.
+/// A sum; a part of it is still to be added.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sum {
     settled: u64,

@@ -334,7 +334,7 @@ impl<'a> Walk<'a> {
             };
             registers = value.map_or(registers, |value| registers.with(register, value));
         }
-        self.sp = registers.get(SP).unwrap_or(0);
+        self.sp = registers.get(SP).unwrap_or(UNKNOWN);
         self.bp = registers.get(BP).unwrap_or(0);
         let [sp_at, bp_at] = [SP, BP].map(|register| block.registers[usize::from(register)]);
         if sp_at != NOT_STORED {

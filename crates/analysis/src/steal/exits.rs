@@ -40,7 +40,7 @@ pub struct Cause {
     pub pid: Option<u32>,
     pub function: Option<String>,
     pub module: Option<String>,
-    /// Where they are distinguished and known, the innermost first.
+    /// The function's callers, the innermost first; empty where timelines do not distinguish them.
     pub callers: Vec<String>,
 }
 

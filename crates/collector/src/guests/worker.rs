@@ -32,8 +32,8 @@ const PACE_AT_MOST: Duration = Duration::from_secs(16);
 
 /// Of a guest whose memory is read: a look costs it nothing, and the host little.
 const MEMORY_PACE: Duration = Duration::from_millis(100);
-/// Each look without news doubles it: samples say which process runs and what it executes, so that no look is needed for
-/// that. Callers of a stack lie in mappings that only a look finds.
+/// Each look without news doubles it. Samples say which process runs and which code it executes; callers of that code lie
+/// in mappings that only a look finds.
 const MEMORY_PACE_AT_MOST: Duration = Duration::from_millis(1600);
 const MEMORY_PACE_OF_STACKS: Duration = Duration::from_millis(400);
 /// Looks take half a per cent of a CPU, as long as there is one in this time; and at most a twentieth, whatever the guest does.

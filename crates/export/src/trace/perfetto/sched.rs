@@ -13,7 +13,9 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use model::HostNs;
-use trace_analysis::timeline::{Cpu, Slice, State, Task, TaskId, Timeline, Waker, WokenBy, Work};
+use trace_analysis::timeline::{
+    Cpu, Sleep, Slice, State, Task, TaskId, Timeline, Waker, WokenBy, Work,
+};
 
 use super::super::names::{Names, short};
 use crate::perfetto::proto::{
@@ -115,12 +117,7 @@ fn last_departures(timeline: &Timeline) -> BTreeMap<TaskId, (HostNs, u32)> {
         }
     }
     for segment in timeline.tasks.iter().flat_map(|task| task.segments.iter()) {
-        let (State::Asleep(trace_analysis::timeline::Sleep { woken_by, .. })
-        | State::Stopped { woken_by }) = segment.state
-        else {
-            continue;
-        };
-        if let Some(Waker { by: WokenBy::Task(by), .. }) = woken_by {
+        if let Some(Waker { by: WokenBy::Task(by), .. }) = waker(segment.state) {
             let last = left.entry(by).or_insert((segment.end, 0));
             last.0 = last.0.max(segment.end);
         }
@@ -311,12 +308,7 @@ fn wakes<'a>(
     names: Names<'a>,
 ) -> impl Iterator<Item = (u32, FtraceEvent)> + 'a {
     task.segments.iter().filter_map(move |segment| {
-        let (State::Asleep(trace_analysis::timeline::Sleep { woken_by, .. })
-        | State::Stopped { woken_by }) = segment.state
-        else {
-            return None;
-        };
-        let waker = woken_by?;
+        let waker = waker(segment.state)?;
         let (cpu, by) = woken_from(waker, names.timeline);
         let is_interrupt = matches!(waker.by, WokenBy::Interrupt(_) | WokenBy::Request { .. });
         let (comm, pid) = (Some(names.task_name(id)), Some(signed(task.tid.0)));
@@ -327,6 +319,13 @@ fn wakes<'a>(
         };
         Some((cpu, event))
     })
+}
+
+fn waker(state: State) -> Option<Waker> {
+    match state {
+        State::Asleep(Sleep { woken_by, .. }) | State::Stopped { woken_by } => woken_by,
+        _ => None,
+    }
 }
 
 /// The waker's CPU, and its thread; 0 in an interrupt.
