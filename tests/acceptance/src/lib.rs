@@ -132,6 +132,10 @@ fn is_emulators(words: &str) -> bool {
     if words.contains("bpf_prog_") {
         return false;
     }
+    // The handler of page faults faults itself until its stack is full: the CPU's GS base or page table is wrong.
+    if words.contains("stack guard page was hit") && words.contains("RIP: 0010:exc_page_fault+") {
+        return true;
+    }
     // Without a word: the emulated CPU faulted three times over, or QEMU itself crashed.
     has(&STALE_CODE) || !has(&OTHERS)
 }
@@ -271,6 +275,12 @@ mod test {
         check(&format!("{host} (exit status: 0): {hung}; RIP: 0010:bpf_prog_1_sample+0x1"), false);
         let null = "Kernel panic - not syncing: Fatal exception; RIP: 0010:htab_map_lookup+0x1";
         check(&format!("{host} (exit status: 0): {null}"), false);
+        let guard = "Kernel panic - not syncing: Fatal exception in interrupt; BUG: TASK stack guard page was hit at 1";
+        check(
+            &format!("{host} (exit status: 0): {guard}; RIP: 0010:exc_page_fault+0x15/0x170"),
+            true,
+        );
+        check(&format!("{host} (exit status: 0): {guard}; RIP: 0010:htab_map_lookup+0x1"), false);
         check(&format!("{host} (signal: 9 (SIGKILL)): (nothing on its console)"), false);
         check("guest a died while the command ran: QEMU's exit status: 0; all is well", true);
         check(&format!("guest a died while the command ran: QEMU's exit status: 0; {null}"), false);
