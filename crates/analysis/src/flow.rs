@@ -3,6 +3,7 @@
 mod build;
 pub mod tree;
 
+pub(crate) use build::frame_kind;
 pub use build::{FlowBuilder, build};
 
 use model::{BuildId, HostNs};

@@ -322,6 +322,12 @@ pub struct SecondsRow {
     /// Its module.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
+    /// The call path to it, the outermost function first, joined by `;`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stack: Option<String>,
+    /// The last so many of its functions are the guest kernel's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_frames: Option<u32>,
     /// Who had the CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thief: Option<String>,

@@ -28,8 +28,8 @@ pub use counter::Counter;
 pub use guest_task::{GuestCode, GuestTask, TaskOffsets};
 pub use id::{BootId, CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
 pub use results::{
-    CpuTimeRow, ExitsRow, HealthRow, HostRow, IntervalRow, ResultCode, ResultRow, ResultThief,
-    Results, ThiefKind, VcpuTimeRow, VmRow, WindowKey,
+    CpuTimeRow, ExitsRow, HealthRow, HostRow, IntervalRow, ResultCode, ResultRow, ResultStack,
+    ResultThief, Results, ThiefKind, VcpuTimeRow, VmRow, WindowKey,
 };
 pub use sample::{HostMode, Sample, VcpuSample, VcpuState, WaitCounters};
 pub use stack::StackEnd;

@@ -102,6 +102,29 @@ thief_kinds! {
     Unknown "unknown",
 }
 
+/// A call stack of a guest.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResultStack {
+    /// Functions, the outermost first, joined by `;`. In their names that is `\x3b`, and a backslash `\x5c`.
+    pub functions: String,
+    /// The last so many of them are the guest's kernel's.
+    pub n_kernel: u32,
+}
+
+impl ResultStack {
+    /// Functions as one text: names come from binaries, and have any characters.
+    pub fn join<'a>(functions: impl Iterator<Item = &'a str>) -> String {
+        let mut text = String::new();
+        for function in functions {
+            if !text.is_empty() {
+                text.push(';');
+            }
+            text.push_str(&function.replace('\\', "\\x5c").replace(';', "\\x3b"));
+        }
+        text
+    }
+}
+
 /// Time of a vCPU. Of one vCPU and slice all `ns` add up to the time that the vCPU was there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct VcpuTimeRow {
@@ -111,6 +134,8 @@ pub struct VcpuTimeRow {
     pub state: String,
     /// Whose time it was in the guest.
     pub code: ResultCode,
+    /// The path to `code.function`, where it is known and has a part of the VM's time that is worth a row.
+    pub stack: Option<ResultStack>,
     /// What had the CPU in that time.
     pub thief: Option<String>,
     /// The VM that the thief belongs to.
@@ -145,7 +170,7 @@ pub struct CpuTimeRow {
     /// The VM whose guest, or whose VMM, it was.
     pub vm: Option<String>,
     pub code: ResultCode,
-    /// The host's call stack, outermost first, functions joined by `;`. In recordings with call graphs.
+    /// The host's call stack, as `ResultStack::functions`. In recordings with call graphs.
     pub stack: Option<String>,
     pub ns: u64,
     /// Samples that saw it.

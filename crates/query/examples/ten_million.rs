@@ -45,6 +45,7 @@ fn window(host: &str, number: u64) -> Results {
                     module: (!is_stolen).then(|| format!("/usr/lib/module{}.so", function % 25)),
                     ..ResultCode::default()
                 },
+                stack: None,
                 thief: is_stolen.then(|| format!("thief{}", i % 12)),
                 thief_vm: is_stolen.then(|| format!("vm{}", i % 10)),
                 thief_is: None,

@@ -42,7 +42,7 @@ const SUMS: [&str; 12] = [
     "count",
 ];
 /// Those that are absent in longer slices: most of their values are met once.
-const DETAILS: [&str; 3] = ["pid", "tid", "stack"];
+const DETAILS: [&str; 4] = ["pid", "tid", "stack", "kernel_frames"];
 
 /// What is to be one file: results of a day and host.
 #[derive(Debug, Clone, Copy)]

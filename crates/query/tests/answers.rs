@@ -42,6 +42,7 @@ fn window(host: &str, number: u64, functions: &[(&str, &str, u64)]) -> Results {
                 vcpu: 0,
                 state: (*state).to_owned(),
                 code: ResultCode { function: name(is_code), ..ResultCode::default() },
+                stack: None,
                 thief: name(*state == "steal_outside"),
                 thief_vm: (*state == "steal_outside").then(|| "vm2".to_owned()),
                 thief_is: None,

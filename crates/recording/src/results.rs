@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use model::{
-    CpuTimeRow, ExitsRow, HealthRow, HostRow, ResultCode, ResultRow, ResultThief, Results,
-    ThiefKind, VcpuTimeRow, VmRow, WindowKey,
+    CpuTimeRow, ExitsRow, HealthRow, HostRow, ResultCode, ResultRow, ResultStack, ResultThief,
+    Results, ThiefKind, VcpuTimeRow, VmRow, WindowKey,
 };
 
 use crate::columns::{Budget, Micros, Table, Text, WHOLE_TABLES, read_table, table, write_table};
@@ -108,12 +108,18 @@ table! {
         thief_kind: Option<Text> [added] = Text::from_text(thief_is.map(|thief| thief.kind.name())),
         thief_name: Option<Text> [added] = Text::from_text(thief_is.and_then(|it| it.name.as_deref())),
         thief_pid: Option<u32> [added] = thief_is.and_then(|thief| thief.pid),
+        stack: Option<Text> [added] = Text::from_text(row.stack.as_ref().map(|it| it.functions.as_str())),
+        kernel_frames: Option<u32> [added] = row.stack.as_ref().map(|stack| stack.n_kernel),
     }
     read |number, columns| Ok(result((host, boot, window_ns, slice), VcpuTimeRow {
         vm: vm.to_string(),
         vcpu: *vcpu,
         state: state.to_string(),
         code: code([process, thread, function, module, build_id], [pid, tid]),
+        stack: text(stack).map(|functions| ResultStack {
+            functions,
+            n_kernel: kernel_frames.unwrap_or(0),
+        }),
         thief: text(thief),
         thief_vm: text(thief_vm),
         thief_is: text(thief_kind).map(|kind| ResultThief {
@@ -305,6 +311,7 @@ mod test {
             vcpu: 1,
             state: "steal_outside".into(),
             code: code.clone(),
+            stack: Some(ResultStack { functions: "main;quantum_cnot".into(), n_kernel: 1 }),
             thief: some("web vcpu0"),
             thief_vm: some("web"),
             thief_is: Some(ResultThief { kind: ThiefKind::Vcpu, name: None, pid: None }),
@@ -316,6 +323,7 @@ mod test {
         let of_idle = VcpuTimeRow {
             state: "halt".into(),
             code: ResultCode::default(),
+            stack: None,
             thief: None,
             thief_vm: None,
             thief_is: None,

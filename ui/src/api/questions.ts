@@ -2,7 +2,7 @@
 
 import type { Answer, Question, WindowId } from "./client";
 import { seconds, sql } from "./client";
-import type { CodeCells } from "../model/profile";
+import { type CodeCells, type CodeRow, joinable } from "../model/profile";
 import { type Buckets, iso } from "../model/place";
 import type { Point } from "../model/series";
 import type { Span } from "../model/units";
@@ -158,14 +158,15 @@ export async function vmCode(
   buckets: Buckets,
   signal: AbortSignal,
 ): Promise<Table<CodeCells>> {
-  const columns = "state, process, thread, function, module, thief, exit_reason";
+  const columns =
+    "state, process, thread, function, module, stack, kernel_frames, thief, exit_reason";
   const query = inBuckets(
     columns,
     "ns, corrected, samples",
     `
-    SELECT state, process, thread, function, module, ${THIEF} AS thief, exit_reason, BUCKET AS bucket,
+    SELECT state, process, thread, function, module, stack, kernel_frames, ${THIEF} AS thief, exit_reason, BUCKET AS bucket,
            sum(ns) AS ns, sum(corrected_ns) AS corrected, sum(samples) AS samples
-    FROM vcpu_time WHERE host = ${quote(host)} AND vm = ${quote(vm)} AND ${within(span)} GROUP BY 1, 2, 3, 4, 5, 6, 7, 8`,
+    FROM vcpu_time WHERE host = ${quote(host)} AND vm = ${quote(vm)} AND ${within(span)} GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10`,
     buckets,
   );
   return table(query, span, host, signal, (row) => ({
@@ -174,6 +175,8 @@ export async function vmCode(
     thread: maybe(row["thread"]),
     function: maybe(row["function"]),
     module: maybe(row["module"]),
+    stack: maybe(row["stack"]),
+    kernelFrames: number(row["kernel_frames"] ?? 0),
     thief: maybe(row["thief"]),
     exit: maybe(row["exit_reason"]),
     cells: cellsOf(row),
@@ -221,6 +224,8 @@ export async function vmSeconds(
         thread: row.thread ?? null,
         function: row.function ?? null,
         module: row.module ?? null,
+        stack: row.stack ?? null,
+        kernelFrames: row.kernel_frames ?? 0,
         thief:
           row.thief_vm === undefined
             ? (row.thief?.replace(/ \(\d+\)$/, "") ?? null)
@@ -323,6 +328,33 @@ export function functionPlaces(
     corrected: number(row["corrected"]),
     apparent: number(row["apparent"]),
     share: number(row["share"]),
+  }));
+}
+
+// The call paths that it is on, in the whole fleet: as code of one VM.
+export function functionPaths(
+  name: string,
+  span: Span,
+  signal: AbortSignal,
+): Promise<Table<CodeRow>> {
+  const frame = quote(`;${joinable(name)};`);
+  const query = `
+    SELECT state, function, module, stack, kernel_frames, sum(ns) AS ns, sum(corrected_ns) AS corrected, sum(samples) AS samples
+    FROM vcpu_time WHERE strpos(concat(';', stack, ';'), ${frame}) > 0 AND corrected_ns > 0 AND ${within(span)}
+    GROUP BY 1, 2, 3, 4, 5 ORDER BY corrected DESC LIMIT 2000`;
+  return table(query, span, null, signal, (row) => ({
+    state: text(row["state"]),
+    process: null,
+    thread: null,
+    function: maybe(row["function"]),
+    module: maybe(row["module"]),
+    stack: maybe(row["stack"]),
+    kernelFrames: number(row["kernel_frames"] ?? 0),
+    thief: null,
+    exit: null,
+    ns: number(row["ns"]),
+    corrected: number(row["corrected"]),
+    samples: number(row["samples"]),
   }));
 }
 

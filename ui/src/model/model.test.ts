@@ -15,6 +15,8 @@ import {
 import {
   type CodeCells,
   type CodeRow,
+  calleesOf,
+  callersOf,
   changeClass,
   changes,
   flame,
@@ -225,6 +227,42 @@ test("the host's code is shown by its call stacks", () => {
     "    c 3",
     "  k 2",
   ]);
+});
+
+test("a guest's code is shown by its call stacks", () => {
+  const rows = [
+    row("guest_user", "f[u8; 2]", 3, { stack: "main;f[u8\\x3b 2]", corrected: 3 }),
+    row("guest_kernel", "ksys_read", 2, {
+      stack: "main;read;entry;ksys_read",
+      kernelFrames: 2,
+      module: "[kernel]",
+      corrected: 2,
+    }),
+  ];
+  assert.deepEqual(drawn(rows, "corrected"), [
+    "all 5",
+    " p 5",
+    "  main 5",
+    "   f[u8; 2] 3",
+    "   read 2",
+    "    entry 2",
+    "     ksys_read 2",
+  ]);
+  const { labels, kinds } = flame([rows], "corrected").data;
+  const kindOf = (wanted: string) => kinds[labels.find(([name]) => name === wanted)?.[1] ?? -1];
+  assert.deepEqual(["main", "f[u8; 2]", "read", "entry", "ksys_read"].map(kindOf), [
+    "guest-user",
+    "guest-user",
+    "guest-user",
+    "guest-kernel",
+    "guest-kernel",
+  ]);
+  const names = (frames: { name: string }[]) => frames.map(({ name }) => name).join(" ");
+  const [of_f, of_read] = rows;
+  if (of_f === undefined || of_read === undefined) throw new Error();
+  assert.equal(names(callersOf(of_read, "entry")), "entry read main");
+  assert.equal(names(calleesOf(of_read, "read")), "read entry ksys_read");
+  assert.equal(names(callersOf(of_f, "read")), "");
 });
 
 test("functions have both times", () => {

@@ -10,8 +10,10 @@ export interface CodeRow {
   thread: string | null;
   function: string | null;
   module: string | null;
-  // Functions of a host's call stack, the outermost first, joined by `;`.
+  // The call path to the function, the outermost first, joined by `;`.
   stack?: string | null;
+  // The last so many of it are the guest kernel's.
+  kernelFrames?: number;
   thief: string | null;
   exit: string | null;
   ns: number;
@@ -72,6 +74,43 @@ interface Branch {
   children: Map<string, Branch & { frame: Frame }>;
 }
 
+// A function's name as stacks have it, and back.
+export const joinable = (name: string) => name.replaceAll("\\", "\\x5c").replaceAll(";", "\\x3b");
+const unjoined = (name: string) => name.replaceAll("\\x3b", ";").replaceAll("\\x5c", "\\");
+const namesOf = (stack: string) => stack.split(";").map(unjoined);
+
+// The path to a guest's function, the function last.
+function pathOf(row: CodeRow): Frame[] {
+  if (row.function === null) return [];
+  const module = row.module ?? "";
+  const stack = row.stack ?? null;
+  if (stack === null) {
+    const isKernel = row.state === "guest_kernel" || module.startsWith("[");
+    return [{ name: row.function, kind: isKernel ? "guest-kernel" : "guest-user", module }];
+  }
+  const names = namesOf(stack);
+  const firstOfKernel = names.length - (row.kernelFrames ?? 0);
+  return names.map((name, at) => ({
+    name,
+    kind: firstOfKernel <= at ? "guest-kernel" : "guest-user",
+    module: at === names.length - 1 ? module : "",
+  }));
+}
+
+// From a function outward: it, its caller, the caller's caller. Where it calls itself, from its innermost call.
+export function callersOf(row: CodeRow, name: string): Frame[] {
+  const path = pathOf(row);
+  const at = path.findLastIndex((frame) => frame.name === name);
+  return path.slice(0, at + 1).reverse();
+}
+
+// From a function inward: it, what it calls. Where it calls itself, from its outermost call.
+export function calleesOf(row: CodeRow, name: string): Frame[] {
+  const path = pathOf(row);
+  const at = path.findIndex((frame) => frame.name === name);
+  return at < 0 ? [] : path.slice(at);
+}
+
 const NAME_LENGTH = 300;
 export const UNATTRIBUTED = "[not attributed]";
 
@@ -82,18 +121,12 @@ export function framesOf(row: CodeRow, basis: Basis): Frame[] {
     frames.push({ name: row.thread, kind: "process", module: "" });
   if (HOST.includes(row.state)) {
     const kind = row.state.replace("_", "-");
-    for (const name of (row.stack ?? row.function ?? "[unknown]").split(";"))
-      frames.push({ name, kind, module: "" });
+    const stack = row.stack ?? null;
+    const names = stack === null ? [row.function ?? "[unknown]"] : namesOf(stack);
+    for (const name of names) frames.push({ name, kind, module: "" });
     return frames;
   }
-  if (row.function !== null) {
-    const isKernel = row.state === "guest_kernel" || (row.module ?? "").startsWith("[");
-    frames.push({
-      name: row.function,
-      kind: isKernel ? "guest-kernel" : "guest-user",
-      module: row.module ?? "",
-    });
-  }
+  frames.push(...pathOf(row));
   const state = stateOf(row.state);
   if (state === undefined) return frames;
   const lost = (name: string) => frames.push({ name: `[${name}]`, kind: state.colour, module: "" });
@@ -110,6 +143,7 @@ export function flame(
   sides: readonly (readonly CodeRow[])[],
   basis: Basis,
   scale: readonly number[] = sides.map(() => 1),
+  frames: (row: CodeRow) => readonly Frame[] = (row) => framesOf(row, basis),
 ) {
   const branch = (): Branch => ({ totals: sides.map(() => 0), children: new Map() });
   const root = branch();
@@ -119,7 +153,7 @@ export function flame(
       if (time === 0) continue;
       let at = root;
       at.totals[side] = (at.totals[side] ?? 0) + time;
-      for (const frame of framesOf(row, basis)) {
+      for (const frame of frames(row)) {
         const key = JSON.stringify([frame.name, frame.module, frame.kind]);
         const next = at.children.get(key) ?? { ...branch(), frame };
         at.children.set(key, next);

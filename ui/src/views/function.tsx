@@ -1,11 +1,14 @@
 // A function: where in the fleet it runs, and since when.
 
-import { functionPlaces, functionTrend } from "../api/questions";
+import { useMemo } from "preact/hooks";
+import { functionPaths, functionPlaces, functionTrend } from "../api/questions";
+import { Flame } from "../parts/flame";
 import { Name } from "../parts/name";
 import { Section, Shown, useAnswer, useApp, usePlaces } from "../parts/app";
 import { Bar, DataTable, timeColumn } from "../parts/table";
 import { TimeLine, useSelection } from "../parts/timeline";
 import { bucketsOf } from "../model/place";
+import { type CodeRow, calleesOf, callersOf, flame } from "../model/profile";
 import { trend } from "../model/series";
 import { duration, percent } from "../model/units";
 
@@ -26,6 +29,9 @@ export function FunctionView() {
   const shown = times.about ?? buckets;
   const places = useAnswer(JSON.stringify([name, module, about]), (signal) =>
     functionPlaces(name, module, about, signal),
+  );
+  const paths = useAnswer(JSON.stringify([name, about]), (signal) =>
+    functionPaths(name, about, signal),
   );
   return (
     <>
@@ -50,6 +56,14 @@ export function FunctionView() {
               amount={(ns) => `${duration(ns)}/s`}
             />
           )}
+        </Shown>
+      </Section>
+      <Section
+        title="Its callers and callees"
+        about="Of VMs that are recorded with call graphs: the paths that have a thousandth of their VM's time, in corrected time, in all modules."
+      >
+        <Shown of={paths} empty="No call path of it is known in this time.">
+          {(rows) => <Calls rows={rows} name={name} />}
         </Shown>
       </Section>
       <Section title="Where it runs">
@@ -95,6 +109,25 @@ export function FunctionView() {
           )}
         </Shown>
       </Section>
+    </>
+  );
+}
+
+function Calls({ rows, name }: { rows: CodeRow[]; name: string }) {
+  const trees = useMemo(
+    () =>
+      [callersOf, calleesOf].map((part) =>
+        flame([rows], "corrected", [1], (row) => part(row, name)),
+      ),
+    [rows, name],
+  );
+  const [callers, callees] = trees;
+  return (
+    <>
+      <h3>Callers: each frame was called by the one on it</h3>
+      {callers && <Flame {...callers} />}
+      <h3>Callees</h3>
+      {callees && <Flame {...callees} />}
     </>
   );
 }

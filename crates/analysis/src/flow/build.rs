@@ -169,34 +169,11 @@ impl<'r> FlowBuilder<'r> {
             _ => self.namer.function(code),
         };
         self.frames.intern(Frame {
-            kind: self.kind(located, at),
+            kind: frame_kind(located, at),
             name,
             module,
             offset: code.offset,
         })
-    }
-
-    /// A call stack has kernel frames on top of user frames.
-    fn kind(&self, located: &SampleSite, at: CodeRef) -> FrameKind {
-        match (located.level, at) {
-            (Level::GuestKernel, CodeRef::Image(image, _))
-                if ProcessRef::Image(image) == located.process =>
-            {
-                FrameKind::GuestUser
-            }
-            (Level::GuestKernel, _) => FrameKind::GuestKernel,
-            (Level::GuestUser | Level::GuestUnknown, _) => FrameKind::GuestUser,
-            (Level::HostUser, _) => FrameKind::HostUser,
-            (Level::HostKernel | Level::Idle, CodeRef::Image(image, _))
-                if ProcessRef::Image(image) == located.process =>
-            {
-                FrameKind::HostUser
-            }
-            (Level::HostKernel | Level::Idle, CodeRef::Nowhere(UnresolvedReason::NoProcess)) => {
-                FrameKind::HostUser
-            }
-            (Level::HostKernel | Level::Idle, _) => FrameKind::HostKernel,
-        }
     }
 
     fn thread(&mut self, sample: &Sample, located: &SampleSite) -> u32 {
@@ -268,5 +245,28 @@ impl<T: Hash + Eq + Clone> Interner<T> {
         self.items.push(item.clone());
         self.numbers.insert(item, number);
         number
+    }
+}
+
+/// A call stack has kernel frames on top of user frames.
+pub(crate) fn frame_kind(located: &SampleSite, at: CodeRef) -> FrameKind {
+    match (located.level, at) {
+        (Level::GuestKernel, CodeRef::Image(image, _))
+            if ProcessRef::Image(image) == located.process =>
+        {
+            FrameKind::GuestUser
+        }
+        (Level::GuestKernel, _) => FrameKind::GuestKernel,
+        (Level::GuestUser | Level::GuestUnknown, _) => FrameKind::GuestUser,
+        (Level::HostUser, _) => FrameKind::HostUser,
+        (Level::HostKernel | Level::Idle, CodeRef::Image(image, _))
+            if ProcessRef::Image(image) == located.process =>
+        {
+            FrameKind::HostUser
+        }
+        (Level::HostKernel | Level::Idle, CodeRef::Nowhere(UnresolvedReason::NoProcess)) => {
+            FrameKind::HostUser
+        }
+        (Level::HostKernel | Level::Idle, _) => FrameKind::HostKernel,
     }
 }

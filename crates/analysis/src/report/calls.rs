@@ -6,6 +6,8 @@
 //!   16120   53.74  16120  53.74  rdbSaveRio    redis    redis    vm1
 //! ```
 
+use std::sync::Arc;
+
 use model::Header;
 use serde_json::{Value, json};
 use table::{Cell, Column, Keep, Report, Table, cleaned, short_module};
@@ -18,8 +20,8 @@ use crate::report::recording::{INCOMPLETE, dropped, host, missed, sampling};
 const CALLED_BY: &str = " < ";
 
 /// A function and its callers in one cell.
-pub(super) fn joined(function: &str, callers: &[String]) -> String {
-    let callers = callers.iter().map(String::as_str);
+pub(super) fn joined(function: &str, callers: &[Arc<str>]) -> String {
+    let callers = callers.iter().map(AsRef::as_ref);
     std::iter::once(function).chain(callers).collect::<Vec<_>>().join(CALLED_BY)
 }
 

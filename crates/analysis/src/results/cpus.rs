@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{CpuTimeRow, Header, Pid, ResultCode, Tables, Tid, VmId};
+use model::{CpuTimeRow, Header, Pid, ResultCode, ResultStack, Tables, Tid, VmId};
 use rustc_hash::FxHashMap;
 
 use super::slices::Slices;
@@ -94,10 +94,8 @@ impl Codes<'_> {
             module: path,
             build_id: module.and_then(|module| Some(module.build_id.as_ref()?.to_string())),
         };
-        let stack = (thread.vm.is_none() && 2 < frames.len()).then(|| {
-            let names: Vec<&str> = frames[1..].iter().map(|frame| frame.name.as_str()).collect();
-            names.join(";")
-        });
+        let stack = (thread.vm.is_none() && 2 < frames.len())
+            .then(|| ResultStack::join(frames[1..].iter().map(|frame| frame.name.as_str())));
         CpuTimeRow { cpu, level: level.to_owned(), vm, code, stack, ns, samples }
     }
 

@@ -48,7 +48,7 @@ impl<'r> ResultsBuilder<'r> {
         Self {
             resolver,
             header,
-            timelines: VcpuTimelinesBuilder::new(resolver, header, off_cpu_source),
+            timelines: VcpuTimelinesBuilder::new(resolver, header, off_cpu_source).with_callers(),
             flow: FlowBuilder::new(resolver, header, Selection::everything()),
             n_samples: 0,
         }

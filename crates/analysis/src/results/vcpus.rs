@@ -3,8 +3,11 @@
 
 use std::hash::Hash;
 
-use model::{IntervalRow, ResultCode, ResultThief, TimeAccount, TimelineState, VcpuTimeRow};
-use rustc_hash::FxHashMap;
+use model::{
+    IntervalRow, ResultCode, ResultStack, ResultThief, TimeAccount, TimelineState, VcpuTimeRow,
+    VmId,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::slices::Slices;
 use crate::exit_reason;
@@ -14,16 +17,22 @@ use crate::vcpu_timeline::{
     thief_spans, thieves,
 };
 
-const LEVELS: [AttributionLevel; 3] =
-    [AttributionLevel::Process, AttributionLevel::Thread, AttributionLevel::Function];
+const LEVELS: [AttributionLevel; 4] = [
+    AttributionLevel::Process,
+    AttributionLevel::Thread,
+    AttributionLevel::Function,
+    AttributionLevel::Stack,
+];
+/// A call path with less than this part of the time that its VM's functions have is shown as its function alone.
+const STACK_SHARE: u64 = 1000;
 
 /// What is added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     slice: u64,
     state: TimelineState,
-    /// By process, thread, function: the first place that is the same as far as each tells.
-    whose: [Option<CodeLocationId>; 3],
+    /// By process, thread, function, stack: the first place that is the same as far as each tells.
+    whose: [Option<CodeLocationId>; 4],
     thief: Option<Thief>,
 }
 
@@ -40,9 +49,14 @@ pub(super) fn rows(
     names: &ThiefNames<'_>,
 ) -> Vec<(i64, VcpuTimeRow)> {
     let same = SamePlaces::new(evidence.axis);
+    let timelines = &evidence.axis.timelines;
+    let sums = timelines.iter().map(|it| (it, sums(evidence, slices, names, &same, it)));
+    let sums: Vec<_> = sums.collect();
+    let hot = hot_stacks(evidence, &same, &sums);
     let mut rows = Vec::new();
-    for timeline in &evidence.axis.timelines {
-        let sums = sums(evidence, slices, names, &same, timeline);
+    for (timeline, sums) in sums {
+        let vm = evidence.tables.vcpus.get(timeline.vcpu.index()).map(|vcpu| vcpu.vm);
+        let sums = without_cold_stacks(sums, |stack| hot.contains(&(vm, same.path(stack))));
         let n_before = rows.len();
         rows.extend(sums.into_iter().filter_map(|(key, sum)| {
             let row = row(evidence, names, timeline, &key, sum)?;
@@ -67,6 +81,7 @@ fn sums(
     for (number, segment) in timeline.segments.iter().enumerate() {
         let whose = LEVELS
             .map(|whose| attribution.victim(number, whose).map(|place| same.first(place, whose)));
+        let whose = with_stack_of_function(evidence.axis, whose);
         for (slice, from, to) in slices.cut(segment.from, segment.to) {
             let piece = Segment { from, to, ..*segment };
             let key = Key { slice, state: segment.state, whose, thief: None };
@@ -85,6 +100,43 @@ fn sums(
     sums
 }
 
+/// Paths that have their share of a VM's time in functions.
+fn hot_stacks(
+    evidence: &TimelineInput<'_>,
+    same: &SamePlaces,
+    sums: &[(&VcpuTimeline, FxHashMap<Key, Sum>)],
+) -> FxHashSet<(Option<VmId>, CodeLocationId)> {
+    let (mut of_path, mut of_vm) = (FxHashMap::default(), FxHashMap::default());
+    for (timeline, sums) in sums {
+        let vm = evidence.tables.vcpus.get(timeline.vcpu.index()).map(|vcpu| vcpu.vm);
+        for (Key { whose: [_, _, function, stack], .. }, sum) in sums {
+            if function.is_some() {
+                *of_vm.entry(vm).or_insert(0_u64) += sum.ns;
+            }
+            if let Some(stack) = stack {
+                *of_path.entry((vm, same.path(*stack))).or_insert(0_u64) += sum.ns;
+            }
+        }
+    }
+    let is_hot =
+        |((vm, _), ns): &(_, u64)| of_vm.get(vm).is_none_or(|all| all / STACK_SHARE <= *ns);
+    of_path.into_iter().filter(is_hot).map(|(path, _)| path).collect()
+}
+
+fn without_cold_stacks(
+    sums: FxHashMap<Key, Sum>,
+    is_hot: impl Fn(CodeLocationId) -> bool,
+) -> FxHashMap<Key, Sum> {
+    let mut kept: FxHashMap<Key, Sum> = FxHashMap::default();
+    for (mut key, Sum { ns, samples }) in sums {
+        let [.., stack] = &mut key.whose;
+        *stack = stack.filter(|stack| is_hot(*stack));
+        let sum = kept.entry(key).or_default();
+        (sum.ns, sum.samples) = (sum.ns + ns, sum.samples + samples);
+    }
+    kept
+}
+
 /// Shows all intervals of a vCPU in time order. Lengths add up to the time that the vCPU was there.
 ///
 /// # Errors
@@ -99,6 +151,7 @@ pub fn for_each_interval<E>(
     let header = evidence.header;
     for (number, segment) in timeline.segments.iter().enumerate() {
         let whose = LEVELS.map(|whose| attribution.victim(number, whose));
+        let whose = with_stack_of_function(evidence.axis, whose);
         let mut show = |span: &Span, thief| {
             let piece = Segment { from: span.from, to: span.to, ..*segment };
             let samples = evidence.axis.samples.within(timeline.vcpu, &piece);
@@ -138,6 +191,7 @@ fn row(
         vcpu: vcpu.number,
         state: key.state.kind().name().to_owned(),
         code: code(evidence.axis, key.whose),
+        stack: stack(evidence.axis, key.whose),
         thief: key.thief.map(|thief| names.name(thief)),
         thief_vm: key.thief.and_then(|thief| names.vm(thief)).and_then(vm_name),
         thief_is: key.thief.map(|thief| ResultThief {
@@ -155,8 +209,32 @@ fn row(
     })
 }
 
-fn code(axis: &VcpuTimelines, whose: [Option<CodeLocationId>; 3]) -> ResultCode {
-    let [process, thread, function] = whose.map(|place| place.map(|place| axis.place(place)));
+/// A stack is kept if it has callers and ends with the function that the time is charged to.
+fn with_stack_of_function(
+    axis: &VcpuTimelines,
+    whose: [Option<CodeLocationId>; 4],
+) -> [Option<CodeLocationId>; 4] {
+    let [process, thread, function, stack] = whose;
+    let code = |place: CodeLocationId| {
+        let CodeLocation { function, module, .. } = axis.place(place);
+        (function, module)
+    };
+    let stack = stack.filter(|stack| {
+        !axis.place(*stack).callers.is_empty()
+            && function.is_some_and(|function| code(function) == code(*stack))
+    });
+    [process, thread, function, stack]
+}
+
+fn stack(axis: &VcpuTimelines, [.., stack]: [Option<CodeLocationId>; 4]) -> Option<ResultStack> {
+    let CodeLocation { function, callers, kernel_callers, kernel, .. } = axis.place(stack?);
+    let callers = callers.iter().rev().map(AsRef::as_ref);
+    let functions = ResultStack::join(callers.chain([function.as_str()]));
+    Some(ResultStack { functions, n_kernel: if *kernel { kernel_callers + 1 } else { 0 } })
+}
+
+fn code(axis: &VcpuTimelines, whose: [Option<CodeLocationId>; 4]) -> ResultCode {
+    let [process, thread, function, _] = whose.map(|place| place.map(|place| axis.place(place)));
     ResultCode {
         process: process.map(|place| place.process.clone()),
         pid: process.and_then(|place| place.pid),
@@ -174,6 +252,8 @@ struct SamePlaces {
     process: Vec<CodeLocationId>,
     thread: Vec<CodeLocationId>,
     function: Vec<CodeLocationId>,
+    stack: Vec<CodeLocationId>,
+    path: Vec<CodeLocationId>,
 }
 
 impl SamePlaces {
@@ -182,6 +262,11 @@ impl SamePlaces {
             process: firsts(axis, |p| (&p.process, p.pid)),
             thread: firsts(axis, |p| (&p.process, p.pid, &p.thread, p.tid)),
             function: firsts(axis, |p| (&p.process, p.pid, &p.function, &p.module, &p.build_id)),
+            stack: firsts(axis, |p| {
+                let code = (&p.function, &p.module, &p.build_id, p.kernel);
+                (&p.process, p.pid, code, &p.callers, p.kernel_callers)
+            }),
+            path: firsts(axis, |p| (&p.process, &p.function, &p.module, &p.callers)),
         }
     }
 
@@ -189,10 +274,15 @@ impl SamePlaces {
         let firsts = match whose {
             AttributionLevel::Process => &self.process,
             AttributionLevel::Thread => &self.thread,
-            // Places of result tables have no callers.
-            AttributionLevel::Function | AttributionLevel::Stack => &self.function,
+            AttributionLevel::Function => &self.function,
+            AttributionLevel::Stack => &self.stack,
         };
         firsts[place.0 as usize]
+    }
+
+    /// The same for all processes of a name.
+    fn path(&self, stack: CodeLocationId) -> CodeLocationId {
+        self.path[stack.0 as usize]
     }
 }
 
@@ -257,6 +347,34 @@ mod test {
                 "1 steal_outside app.1.- postgres (300) 1/0",
             ],
         );
+    }
+
+    #[test]
+    fn call_paths_have_a_share_of_their_vm() {
+        let check = |line: &str, expected: &[&str]| {
+            let drawn = Drawn::new(&[line], "");
+            let slices = Slices::new(&drawn.header, 1 << 40);
+            let rows = rows(&drawn.evidence(), &slices, &ThiefNames::new(&drawn.tables));
+            let text = |(_, row): &(i64, VcpuTimeRow)| {
+                let stack = row.stack.as_ref().map_or("-", |stack| stack.functions.as_str());
+                let function = row.code.function.as_deref().unwrap_or("-");
+                format!("{} {function} {stack} {}", row.state, row.ns / MS)
+            };
+            let expected: Vec<_> = expected.iter().map(|row| (*row).to_owned()).collect();
+            assert_eq!(rows.iter().map(text).collect::<Vec<_>>(), expected, "{line}");
+        };
+        check(
+            "dd.dd.eefF",
+            &[
+                "guest_user f - 1",
+                "guest_user f d;f 4",
+                "guest_user f e;f 2",
+                "steal_outside f - 2",
+                "steal_outside f d;f 1",
+            ],
+        );
+        // One of 1,500 is too little for a row.
+        check(&format!("{}e", "d".repeat(1500)), &["guest_user f - 1", "guest_user f d;f 1500"]);
     }
 
     #[test]

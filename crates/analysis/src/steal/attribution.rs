@@ -94,11 +94,12 @@ impl<'a> Attribution<'a> {
                 Function => it.kernel,
                 Stack => it.kernel || it.callers.is_empty(),
             };
-            return goes_on.then(|| self.agreed_function(segment, stood)).flatten().or(place);
+            let agreed = goes_on.then(|| self.agreed_function(segment, stood, whose)).flatten();
+            return agreed.or(place);
         }
         let (before, after) = self.neighbours(segment);
         let (before, after) = (before?, after?);
-        if before == after && whose != Thread {
+        if self.is_same(before, after, whose) && whose != Thread {
             return Some(before);
         }
         match whose {
@@ -113,20 +114,34 @@ impl<'a> Attribution<'a> {
             }
             Function | Stack => {
                 let [before, after] = self.around(segment, |place| !place.kernel)?;
-                (before == after).then_some(before)
+                self.is_same(before, after, whose).then_some(before)
             }
         }
     }
 
+    /// Whether two places are one, as far as `whose` tells.
+    fn is_same(&self, one: CodeLocationId, other: CodeLocationId, whose: AttributionLevel) -> bool {
+        match whose {
+            Stack => one == other,
+            _ => self.axis.code_of(one) == self.axis.code_of(other),
+        }
+    }
+
     /// The function around both sides of a stay in the guest's kernel, or in that function.
-    fn agreed_function(&self, segment: usize, stood: CodeLocationId) -> Option<CodeLocationId> {
+    fn agreed_function(
+        &self,
+        segment: usize,
+        stood: CodeLocationId,
+        whose: AttributionLevel,
+    ) -> Option<CodeLocationId> {
         let [before, after] = self.around(segment, |place| !place.kernel)?;
         let (around, stood) = (self.axis.place(before), self.axis.place(stood));
         let is_other = stood.tid.is_some() && around.tid.is_some() && around.tid != stood.tid;
         let is_function =
             (&around.function, &around.module) == (&stood.function, &stood.module) && !is_other;
         let is_it = stood.kernel || is_function;
-        (before == after && is_it && around.is_process(stood)).then_some(before)
+        let is_agreed = self.is_same(before, after, whose);
+        (is_agreed && is_it && around.is_process(stood)).then_some(before)
     }
 
     /// Whether time was taken between two stays in `wanted` code, whichever it is.
@@ -266,7 +281,9 @@ mod test {
             let letter = match (victim, whose) {
                 (None, _) => ".",
                 (Some(place), Function) => &place.function,
-                (Some(place), Stack) => place.callers.first().unwrap_or(&place.function),
+                (Some(place), Stack) => {
+                    place.callers.first().map_or(&*place.function, AsRef::as_ref)
+                }
                 (Some(place), Thread) => ["?", "1", "2", "3"][place.tid.unwrap_or(0) as usize],
                 (Some(place), Process) => &place.process[..1],
             };
@@ -340,6 +357,9 @@ mod test {
             ("dkKe", "dkke"),
         ] {
             assert_eq!(charged(line, Stack), expected, "{line}");
+            // Callers change nothing of what a function has.
+            let without = line.replace(['d', 'e'], "f");
+            assert_eq!(charged(line, Function), charged(&without, Function), "{line}");
         }
     }
 

@@ -143,7 +143,7 @@ fn share_variance(samples: u64, all: u64) -> f64 {
 impl Target<'_> {
     fn is(&self, place: &CodeLocation) -> bool {
         let is_below =
-            |name: &str| place.function == name || place.callers.iter().any(|it| it == name);
+            |name: &str| place.function == name || place.callers.iter().any(|it| **it == *name);
         self.is_in_thread(place)
             && self.function.is_none_or(|function| place.function == function)
             && self.callees.is_none_or(is_below)

@@ -1,6 +1,7 @@
 //! VM exits: how often, how long they took, and what in the guest caused them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use model::VmId;
 
@@ -41,7 +42,7 @@ pub struct Cause {
     pub function: Option<String>,
     pub module: Option<String>,
     /// The function's callers, the innermost first; empty where timelines do not distinguish them.
-    pub callers: Vec<String>,
+    pub callers: Vec<Arc<str>>,
 }
 
 #[derive(Debug, Default)]

@@ -18,7 +18,7 @@ use model::{
 use super::TimelineInput;
 use crate::vcpu_timeline::{
     CodeLocation, CodeLocationId, Occupancy, Occupant, SampleTimes, Segment, Span, VcpuTimeline,
-    VcpuTimelines,
+    VcpuTimelines, same_code,
 };
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -40,10 +40,12 @@ impl Drawn {
     pub(crate) fn new(vcpus: &[&str], cpu: &str) -> Self {
         let end = vcpus.iter().map(|line| line.len()).max().unwrap_or(0) as u64 * MS;
         let timelines = (0..).map(VcpuId).zip(vcpus).map(|(v, line)| timeline(v, line));
+        let places: Vec<_> = PLACES.chars().map(place).collect();
         let axis = VcpuTimelines {
             timelines: timelines.collect(),
             cpus: vec![occupancy(cpu)],
-            places: PLACES.chars().map(place).collect(),
+            same_code: same_code(&places),
+            places,
             samples: SampleTimes::new(vcpus.iter().map(|line| sample_times(line)).collect()),
             ..VcpuTimelines::default()
         };
@@ -118,7 +120,8 @@ fn place(letter: char) -> CodeLocation {
         thread: tid.map(|tid| format!("t{tid}")),
         tid,
         function: if is_caller { 'f' } else { letter }.to_string(),
-        callers: if is_caller { vec![letter.to_string()] } else { Vec::new() },
+        callers: if is_caller { vec![letter.to_string().into()] } else { Vec::new() },
+        kernel_callers: 0,
         module: Some(if kernel { "[kernel]" } else { "/bin/code" }.to_owned()),
         build_id: None,
         kernel,

@@ -1,6 +1,7 @@
 //! Who suffered: own and stolen time per process, thread or function of a guest.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use model::{TimeAccount, VmId};
 
@@ -30,7 +31,7 @@ pub struct Victim {
     pub function: Option<String>,
     pub module: Option<String>,
     /// Of a stack, the innermost first.
-    pub callers: Vec<String>,
+    pub callers: Vec<Arc<str>>,
 }
 
 /// Time taken from a victim.

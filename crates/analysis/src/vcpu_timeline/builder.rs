@@ -91,10 +91,13 @@ impl<'r> VcpuTimelinesBuilder<'r> {
             self.problems.count(Problem::NotWhole);
         }
         let cpus = self.occupancies(&tracks, period_ns);
+        self.problems.add(Problem::CallersLeftOut, self.places.callers_left_out);
+        let (places, same_code) = self.places.finish();
         VcpuTimelines {
             timelines,
             cpus,
-            places: self.places.finish(),
+            places,
+            same_code,
             samples: SampleTimes::from_points(&self.points),
             off_cpu_source: self.off_cpu_source,
             problems: self.problems.finish(),

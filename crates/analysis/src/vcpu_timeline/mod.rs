@@ -27,9 +27,12 @@ mod track;
 pub use agreement::{Agreement, Gaps, Pair, VcpuAgreement, agreement};
 pub use builder::VcpuTimelinesBuilder;
 pub use occupancy::{thief_spans, thieves};
+#[cfg(test)]
+pub(crate) use places::same_code;
 pub use sampled::SampleTimes;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use model::{BuildId, CpuId, HostNs, OffCpuSource, Pid, Tid, TimelineState, VcpuId};
 
@@ -42,6 +45,8 @@ pub struct VcpuTimelines {
     pub cpus: Vec<Occupancy>,
     /// The places that `Segment::place` refers to, each once.
     pub places: Vec<CodeLocation>,
+    /// By place: the first one that differs in its callers at most. Empty: callers are not distinguished.
+    pub same_code: Vec<CodeLocationId>,
     /// When each vCPU was sampled.
     pub samples: SampleTimes,
     /// How the edges of gaps were found.
@@ -91,7 +96,9 @@ pub struct CodeLocation {
     pub tid: Option<u32>,
     pub function: String,
     /// Its callers, the innermost first, where they are distinguished and known.
-    pub callers: Vec<String>,
+    pub callers: Vec<Arc<str>>,
+    /// The first so many of them are the guest kernel's.
+    pub kernel_callers: u32,
     /// Module path or bracketed name.
     pub module: Option<String>,
     pub build_id: Option<BuildId>,
@@ -169,6 +176,12 @@ impl VcpuTimelines {
         self.cpus = self.cpus.into_iter().map(|cpu| cpu.within(range)).collect();
         self.samples.keep(range);
         self
+    }
+
+    /// The same for all places that differ in their callers only.
+    #[must_use]
+    pub fn code_of(&self, id: CodeLocationId) -> CodeLocationId {
+        self.same_code.get(id.0 as usize).copied().unwrap_or(id)
     }
 
     /// What a place id stands for.

@@ -1,15 +1,21 @@
 //! The process, thread and function that a guest was in, named once each.
 
+use std::sync::Arc;
+
 use model::{Sample, StackId, VcpuSample, VcpuState};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{CodeLocation, CodeLocationId};
 use crate::Resolver;
+use crate::flow::{FrameKind, frame_kind};
 use crate::label::Namer;
 use resolve::{CodeRef, Level, ProcessRef, SampleSite, Threads};
 
 /// Equal keys, equal places.
 type Key = (ProcessRef, Option<u32>, CodeRef, bool, Option<StackId>);
+
+/// Places with callers: what a guest's stacks can take in memory. Later stacks are those of their innermost function.
+const MAX_STACKS: usize = 1 << 16;
 
 /// Numbers places in order of their first appearance.
 #[derive(Debug)]
@@ -21,6 +27,10 @@ pub(super) struct Places<'r> {
     by_key: FxHashMap<Key, CodeLocationId>,
     numbers: FxHashMap<CodeLocation, CodeLocationId>,
     places: Vec<CodeLocation>,
+    caller_names: FxHashSet<Arc<str>>,
+    n_stacks: usize,
+    /// Samples whose stacks came after too many others.
+    pub(super) callers_left_out: u64,
 }
 
 impl<'r> Places<'r> {
@@ -32,6 +42,9 @@ impl<'r> Places<'r> {
             by_key: FxHashMap::default(),
             numbers: FxHashMap::default(),
             places: Vec::new(),
+            caller_names: FxHashSet::default(),
+            n_stacks: 0,
+            callers_left_out: 0,
         }
     }
 
@@ -51,11 +64,15 @@ impl<'r> Places<'r> {
         if let Some(place) = self.by_key.get(&key) {
             return (located.level, *place);
         }
-        let callers = match stack {
-            Some(_) => self.callers(&sample, &located),
-            None => Vec::new(),
-        };
-        let place = CodeLocation { callers, ..self.named(&located, thread, kernel) };
+        if stack.is_some() && MAX_STACKS <= self.n_stacks {
+            self.callers_left_out += 1;
+            return self.locate_function(&sample, vcpu);
+        }
+        let mut place = self.named(&located, thread, kernel);
+        if stack.is_some() {
+            self.n_stacks += 1;
+            (place.callers, place.kernel_callers) = self.callers(&sample, &located);
+        }
         let next = CodeLocationId(u32::try_from(self.places.len()).unwrap_or(u32::MAX));
         let number = *self.numbers.entry(place.clone()).or_insert(next);
         if number == next {
@@ -65,15 +82,33 @@ impl<'r> Places<'r> {
         (located.level, number)
     }
 
-    pub(super) fn finish(self) -> Vec<CodeLocation> {
-        self.places
+    /// All places, and for each the first one that differs in its callers at most.
+    pub(super) fn finish(self) -> (Vec<CodeLocation>, Vec<CodeLocationId>) {
+        let same_code = if self.with_callers { same_code(&self.places) } else { Vec::new() };
+        (self.places, same_code)
     }
 
-    fn callers(&self, sample: &Sample, located: &SampleSite) -> Vec<String> {
+    fn locate_function(&mut self, sample: &Sample, vcpu: &VcpuSample) -> (Level, CodeLocationId) {
+        self.locate(&Sample { stack: None, ..*sample }, vcpu)
+    }
+
+    /// The names of the callers, and how many of them are the kernel's.
+    fn callers(&mut self, sample: &Sample, located: &SampleSite) -> (Vec<Arc<str>>, u32) {
         let namer = Namer::new(self.resolver);
         let call_stack = self.resolver.call_stack(sample, located);
-        let callers = call_stack.into_iter().skip(1);
-        callers.map(|at| namer.function(self.resolver.code(at))).collect()
+        let callers = call_stack.get(1..).unwrap_or_default();
+        let is_kernel = |at: &&_| frame_kind(located, **at) == FrameKind::GuestKernel;
+        let n_kernel = callers.iter().take_while(is_kernel).count();
+        let mut name = |at: &_| {
+            let name = namer.function(self.resolver.code(*at));
+            if let Some(known) = self.caller_names.get(name.as_str()) {
+                return Arc::clone(known);
+            }
+            let name: Arc<str> = name.into();
+            self.caller_names.insert(Arc::clone(&name));
+            name
+        };
+        (callers.iter().map(&mut name).collect(), u32::try_from(n_kernel).unwrap_or(u32::MAX))
     }
 
     fn named(&self, located: &SampleSite, thread: Option<u32>, kernel: bool) -> CodeLocation {
@@ -88,9 +123,20 @@ impl<'r> Places<'r> {
             thread: thread.map(|(name, _)| name),
             function: namer.function(code),
             callers: Vec::new(),
+            kernel_callers: 0,
             module: code.module.map(|module| namer.module(module).to_owned()),
             build_id: code.module.and_then(|module| namer.build_id(module)).cloned(),
             kernel,
         }
     }
+}
+
+pub(crate) fn same_code(places: &[CodeLocation]) -> Vec<CodeLocationId> {
+    let mut first: FxHashMap<CodeLocation, CodeLocationId> = FxHashMap::default();
+    let numbered = (0..).map(CodeLocationId).zip(places);
+    let first_of = numbered.map(|(id, place)| {
+        let code = CodeLocation { callers: Vec::new(), kernel_callers: 0, ..place.clone() };
+        *first.entry(code).or_insert(id)
+    });
+    first_of.collect()
 }

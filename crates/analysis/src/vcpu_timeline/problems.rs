@@ -14,6 +14,7 @@ pub(super) enum Problem {
     SwitchesLost,
     SampledAway,
     NotWhole,
+    CallersLeftOut,
 }
 
 impl Problem {
@@ -28,6 +29,7 @@ impl Problem {
             Self::SwitchesLost => "switches lost",
             Self::SampledAway => "samples of threads just switched out",
             Self::NotWhole => "timelines that do not add up",
+            Self::CallersLeftOut => "samples without callers, of too many different call stacks",
         }
     }
 }
@@ -38,7 +40,13 @@ pub(super) struct Problems(BTreeMap<Problem, u64>);
 
 impl Problems {
     pub(super) fn count(&mut self, problem: Problem) {
-        *self.0.entry(problem).or_default() += 1;
+        self.add(problem, 1);
+    }
+
+    pub(super) fn add(&mut self, problem: Problem, n: u64) {
+        if 0 < n {
+            *self.0.entry(problem).or_default() += n;
+        }
     }
 
     pub(super) fn finish(self) -> Vec<(&'static str, u64)> {

@@ -2,7 +2,8 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use model::{
-    CpuTimeRow, HealthRow, HostRow, ResultCode, ResultRow, Results, VcpuTimeRow, WindowKey,
+    CpuTimeRow, HealthRow, HostRow, ResultCode, ResultRow, ResultStack, Results, VcpuTimeRow,
+    WindowKey,
 };
 use query::Scope;
 use serde_json::{Value, json};
@@ -35,6 +36,7 @@ fn window(host: &str, number: u64) -> Results {
             function: (i < 2).then(|| format!("f{i}")),
             ..ResultCode::default()
         },
+        stack: (i == 1).then(|| ResultStack { functions: "main;f1".into(), n_kernel: 0 }),
         thief: (i == 2).then(|| "qemu".into()),
         thief_vm: None,
         thief_is: None,

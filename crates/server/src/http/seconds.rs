@@ -112,7 +112,8 @@ fn read(folder: &FilePath, vm: &str) -> Result<SecondsAnswer, recording::Error> 
     for result in of_vm() {
         let row = &result.row;
         let key = (&row.state, &row.code.process, &row.code.thread, &row.code.function);
-        let key = (key, (&row.code.module, &row.thief, &row.thief_vm, &row.exit_reason));
+        let key =
+            (key, (&row.code.module, &row.stack), (&row.thief, &row.thief_vm, &row.exit_reason));
         let second = (result.slice_unix_us - start_us) / SECOND_US;
         let cells = sums.entry(key).or_default();
         let cell = cells.entry(u64::try_from(second).unwrap_or(0)).or_default();
@@ -121,13 +122,16 @@ fn read(folder: &FilePath, vm: &str) -> Result<SecondsAnswer, recording::Error> 
         }
     }
     let rows = sums.into_iter().map(|(key, cells)| {
-        let ((state, process, thread, function), (module, thief, thief_vm, exit_reason)) = key;
+        let ((state, process, thread, function), (module, stack), thief) = key;
+        let (thief, thief_vm, exit_reason) = thief;
         SecondsRow {
             state: state.clone(),
             process: process.clone(),
             thread: thread.clone(),
             function: function.clone(),
             module: module.clone(),
+            stack: stack.as_ref().map(|stack| stack.functions.clone()),
+            kernel_frames: stack.as_ref().map(|stack| stack.n_kernel),
             thief: thief.clone(),
             thief_vm: thief_vm.clone(),
             exit_reason: exit_reason.clone(),
