@@ -127,7 +127,7 @@ pub(crate) fn cause(host: &Host, window: &Summary, symptom: &Symptom) -> Cause {
             most.map_or(Cause::Unknown, |(reason, _)| exits(window, summary, reason, 0.0))
         }
         Measure::Exits(reason) => exits(window, summary, reason, symptom.after - symptom.before),
-        Measure::Function(code) => function(vm, code, symptom, near_s),
+        Measure::Function(code) => function(vm, summary, code, symptom, near_s),
         Measure::Useful => match vm.most_lost(summary) {
             Some(measure) => {
                 let series = SeriesName { measure, ..symptom.series.clone() };
@@ -263,12 +263,19 @@ fn named(window: &Summary, functions: &[FunctionTime]) -> Vec<(Code, f64)> {
     first.map(|f| (f.code.clone(), cpus_of(window, f.ns))).collect()
 }
 
-fn function(vm: &crate::vm::Vm, code: &Code, symptom: &Symptom, near_s: u32) -> Cause {
+fn function(
+    vm: &crate::vm::Vm,
+    summary: &VmSummary,
+    code: &Code,
+    symptom: &Symptom,
+    near_s: u32,
+) -> Cause {
     Cause::Function {
         code: code.clone(),
         is_lock: is_lock(code),
         is_new: is_new(symptom),
         build: vm.rebuilt(&code.module, symptom.began_s, near_s),
+        caller: vm.grown_caller(summary, code),
     }
 }
 

@@ -46,8 +46,8 @@ pub fn explain(window: &Summary, vm: &str) -> Vec<Finding> {
             is_over: false,
         };
         let cause = match cause(&host, window, &symptom) {
-            Cause::Function { code, is_lock, build, .. } => {
-                Cause::Function { code, is_lock, is_new: false, build }
+            Cause::Function { code, is_lock, build, caller, .. } => {
+                Cause::Function { code, is_lock, is_new: false, build, caller }
             }
             cause => cause,
         };

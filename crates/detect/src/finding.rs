@@ -162,6 +162,9 @@ pub enum Cause {
         is_new: bool,
         /// Build ids of its module before and after, if they changed.
         build: Option<(String, String)>,
+        /// The function whose calls of it grew most, where call graphs say so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        caller: Option<String>,
     },
     /// A process of the guest became more expensive, in no single function.
     Process {
@@ -243,6 +246,12 @@ impl Cause {
     /// Of a function that grew in many VMs.
     pub(crate) fn in_pool(measure: &Measure) -> Self {
         let Measure::Function(code) = measure else { return Self::Unknown };
-        Self::Function { code: code.clone(), is_lock: is_lock(code), is_new: false, build: None }
+        Self::Function {
+            code: code.clone(),
+            is_lock: is_lock(code),
+            is_new: false,
+            build: None,
+            caller: None,
+        }
     }
 }

@@ -34,6 +34,6 @@ pub use finding::{
     SeriesName, Symptom,
 };
 pub use summary::{
-    Code, ExitUse, FunctionTime, MAX_FUNCTIONS, MAX_OTHERS, MAX_VMS, NAME_BYTES, Owner, OwnerUse,
-    Summary, VmSummary,
+    CallerTime, Code, ExitUse, FunctionTime, MAX_CALLERS, MAX_FUNCTIONS, MAX_OTHERS, MAX_VMS,
+    NAME_BYTES, Owner, OwnerUse, Summary, VmSummary,
 };

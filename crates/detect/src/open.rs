@@ -202,8 +202,13 @@ mod test {
             is_new: false,
         };
         let code = Code { process: "db".into(), module: "db".into(), function: "f".into() };
-        let grew =
-            Cause::Function { code: code.clone(), is_lock: false, is_new: false, build: None };
+        let grew = Cause::Function {
+            code: code.clone(),
+            is_lock: false,
+            is_new: false,
+            build: None,
+            caller: None,
+        };
         let throttled = |cpus| symptom("web", Measure::Throttled, cpus);
         let stolen = |cpus| symptom("web", Measure::StealOutside, cpus);
         let function = |vm| symptom(vm, Measure::Function(code.clone()), 0.4);
@@ -216,8 +221,13 @@ mod test {
         assert!(!more((throttled(0.1), &quota), (stolen(0.7), &thief("b"))));
         assert!(more((stolen(0.2), &thief("b")), (function("web"), &grew)));
         assert!(!more((stolen(0.04), &thief("b")), (function("web"), &grew)));
-        let waits =
-            Cause::Function { code: code.clone(), is_lock: true, is_new: true, build: None };
+        let waits = Cause::Function {
+            code: code.clone(),
+            is_lock: true,
+            is_new: true,
+            build: None,
+            caller: None,
+        };
         let small = |name: &str| {
             let code = Code { function: name.to_owned(), ..code.clone() };
             symptom("web", Measure::Function(code), 0.1)

@@ -159,7 +159,7 @@ pub fn cause_in_words(cause: &Cause) -> String {
             format!("{rate}VM exits{each} for {}{}", clean(reason), caused_by(functions))
         }
         Cause::HaltPolling => "the host polls for the end of the guest's short halts".to_owned(),
-        Cause::Function { code, is_lock, is_new, build } => {
+        Cause::Function { code, is_lock, is_new, build, caller } => {
             let what = match (is_lock, is_new) {
                 (true, _) => "threads wait for one another in",
                 (false, true) => "the guest runs a new function,",
@@ -168,7 +168,9 @@ pub fn cause_in_words(cause: &Cause) -> String {
             let build = build.as_ref().map(|(before, after)| {
                 format!("; its module changed from build {} to {}", clean(before), clean(after))
             });
-            format!("{what} {}{}", code_in_words(code), build.unwrap_or_default())
+            let by = caller.as_ref().map(|caller| format!(", called by {}", clean(caller)));
+            let (by, build) = (by.unwrap_or_default(), build.unwrap_or_default());
+            format!("{what} {}{by}{build}", code_in_words(code))
         }
         Cause::Process { process, is_new: true } => {
             format!("the guest runs a new process, {}", clean(process))
@@ -325,6 +327,7 @@ mod test {
                 is_lock: false,
                 is_new: false,
                 build: Some((name(), name())),
+                caller: Some(name()),
             },
             Cause::Process { process: name(), is_new: false },
             Cause::Process { process: name(), is_new: true },

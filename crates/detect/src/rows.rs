@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use model::{CpuTimeRow, ResultCode, Results, VcpuTimeRow, VcpuTimeState, VmLabels};
 
 use crate::summary::{bounded, without_cpu};
-use crate::{Code, FunctionTime, MAX_FUNCTIONS, MAX_OTHERS, MAX_VMS, Owner, Summary, VmSummary};
+use crate::{
+    CallerTime, Code, FunctionTime, MAX_CALLERS, MAX_FUNCTIONS, MAX_OTHERS, MAX_VMS, Owner,
+    Summary, VmSummary,
+};
 
 /// Guest functions of an exit reason at most.
 const MAX_EXITING: usize = 3;
@@ -59,6 +62,7 @@ impl Summary {
 
     fn take_vcpu_time<'r>(&mut self, rows: impl Iterator<Item = &'r VcpuTimeRow>) {
         let mut functions: BTreeMap<(String, Code), u64> = BTreeMap::new();
+        let mut callers: BTreeMap<(String, Code, String), u64> = BTreeMap::new();
         let mut exiting: BTreeMap<(String, String, Code), u64> = BTreeMap::new();
         let mut builds: BTreeMap<(String, String), BTreeMap<String, u64>> = BTreeMap::new();
         for row in rows {
@@ -80,12 +84,22 @@ impl Summary {
                     let module = builds.entry((name.clone(), code.module.clone())).or_default();
                     *module.entry(bounded(build)).or_default() += row.corrected_ns;
                 }
+                if let Some(caller) = row.stack.as_ref().and_then(|stack| stack.names().nth_back(1))
+                {
+                    let key = (name.clone(), code.clone(), bounded(&caller));
+                    *callers.entry(key).or_default() += row.corrected_ns;
+                }
                 *functions.entry((name, code)).or_default() += row.corrected_ns;
             }
         }
         for ((vm, code), ns) in functions {
             if let Some(vm) = self.vms.get_mut(&vm).filter(|_| !code.function.is_empty()) {
                 vm.functions.push(FunctionTime { code, ns });
+            }
+        }
+        for ((vm, code, caller), ns) in callers {
+            if let Some(vm) = self.vms.get_mut(&vm) {
+                vm.callers.push(CallerTime { code, caller, ns });
             }
         }
         for ((vm, reason, code), ns) in exiting {
@@ -96,6 +110,8 @@ impl Summary {
         }
         for vm in self.vms.values_mut() {
             keep_longest(&mut vm.functions, MAX_FUNCTIONS);
+            vm.callers.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| a.code.cmp(&b.code)));
+            vm.callers.truncate(MAX_CALLERS);
             keep_most(&mut vm.processes, MAX_OTHERS, |ns| *ns);
             keep_most(&mut vm.thieves, MAX_OTHERS, |ns| *ns);
             keep_most(&mut vm.exits, MAX_OTHERS, |exits| exits.ns.max(exits.count));
@@ -174,7 +190,8 @@ mod test {
     use std::sync::Arc;
 
     use model::{
-        ExitsRow, HealthRow, HostRow, ResultRow, ResultThief, ThiefKind, VmRow, WindowKey,
+        ExitsRow, HealthRow, HostRow, ResultRow, ResultStack, ResultThief, ThiefKind, VmRow,
+        WindowKey,
     };
 
     use super::*;
@@ -234,6 +251,7 @@ mod test {
                 module,
                 ..ResultCode::default()
             },
+            stack: None,
             thief: word(3),
             thief_vm: word(3).filter(|t| t.contains("vcpu")).map(|_| "b".to_owned()),
             thief_is: None,
@@ -322,7 +340,11 @@ mod test {
             let row = vcpu_time(&format!("guest_user - - - - {n}"));
             let process = Some(format!("{}{long}", n % 1000));
             let function = Some(format!("{n}{long}"));
-            VcpuTimeRow { code: ResultCode { process, function, ..ResultCode::default() }, ..row }
+            let functions =
+                ResultStack::join(["main", "a;b", function.as_deref().unwrap()].into_iter());
+            let stack = Some(ResultStack { functions, n_kernel: 0 });
+            let code = ResultCode { process, function, ..ResultCode::default() };
+            VcpuTimeRow { code, stack, ..row }
         };
         let results = Results {
             vcpu_time: (1..5000).map(|n| row(line(n))).collect(),
@@ -335,6 +357,8 @@ mod test {
         let vm = &summary.vms["a"];
         assert_eq!((vm.functions.len(), vm.processes.len()), (MAX_FUNCTIONS, MAX_OTHERS));
         assert_eq!(vm.functions[0].ns, 4999);
+        assert_eq!((vm.callers.len(), vm.callers[0].ns), (MAX_CALLERS, 4999));
+        assert!(vm.callers.iter().all(|it| it.caller == "a;b"));
         assert!(vm.functions.iter().all(|f| f.code.function.len() <= NAME_BYTES));
         assert_eq!(vm.guest_ns(), (1..5000).sum::<u64>());
         assert_eq!(Summary::from_results(&Results::default()), None);

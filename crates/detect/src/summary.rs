@@ -15,6 +15,8 @@ pub const NAME_BYTES: usize = 160;
 pub const MAX_VMS: usize = 512;
 /// Functions of a VM, or of an owner of host CPU time, at most.
 pub const MAX_FUNCTIONS: usize = 48;
+/// Callers of a VM's functions at most.
+pub const MAX_CALLERS: usize = 96;
 /// Thieves of a VM, exit reasons of a VM, owners of host CPU time, at most.
 pub const MAX_OTHERS: usize = 24;
 /// A function of a program. Unknown texts are empty.
@@ -93,6 +95,15 @@ pub struct FunctionTime {
     pub ns: u64,
 }
 
+/// Time of a function in calls from another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallerTime {
+    pub code: Code,
+    /// The function that called it.
+    pub caller: String,
+    pub ns: u64,
+}
+
 /// VM exits of one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ExitUse {
@@ -120,6 +131,9 @@ pub struct VmSummary {
     pub states: BTreeMap<VcpuTimeState, u64>,
     /// Its functions, the most expensive first.
     pub functions: Vec<FunctionTime>,
+    /// Who calls its functions, the most expensive first; from windows with call graphs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub callers: Vec<CallerTime>,
     /// Time in the guest's states by process.
     pub processes: BTreeMap<String, u64>,
     /// Who had the CPU while it waited for one.

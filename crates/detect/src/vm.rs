@@ -11,6 +11,8 @@ use model::VcpuTimeState;
 
 use crate::{Code, Measure, Owner, VmSummary};
 
+/// Part of a function's growth that one caller has if it is named.
+const MAIN_CALLER: f64 = 0.6;
 /// Series of functions, of processes, of exit reasons at most.
 const MAX_SERIES: usize = 48;
 /// Windows that are remembered.
@@ -39,6 +41,9 @@ pub(crate) struct Vm {
     /// By thief and by exit reason: share of the vCPUs' time, on average.
     pub(crate) thieves: Usual<Owner>,
     pub(crate) reasons: Usual<String>,
+    /// The same of functions by their callers.
+    #[serde(default)]
+    pub(crate) callers: Usual<(Code, String)>,
     builds: BTreeMap<String, String>,
     /// Module, build ids before and after, when.
     rebuilt: VecDeque<(String, String, String, u32)>,
@@ -234,6 +239,32 @@ impl Vm {
             let shares = vm.exits.iter().map(|(reason, e)| (reason.clone(), e.ns as f64 / total));
             self.reasons.learn(shares);
         }
+        let is_open = |code| self.functions.series.get(code).is_some_and(Series::is_open);
+        let usual = vm.callers.iter().filter(|it| !is_open(&it.code));
+        let usual = usual.map(|it| ((it.code.clone(), it.caller.clone()), it.ns as f64 / total));
+        // What grew is not usual, and stays as it was.
+        let before = self.callers.shares.iter().filter(|((code, _), _)| is_open(code));
+        let before = before.map(|(key, share)| (key.clone(), *share));
+        let now: Vec<_> = usual.chain(before).collect();
+        self.callers.learn(now.into_iter());
+    }
+
+    /// The caller behind most of a function's growth, if there is one.
+    pub(crate) fn grown_caller(&self, summary: &VmSummary, code: &Code) -> Option<String> {
+        if !self.callers.is_known() {
+            return None;
+        }
+        let total = summary.total_ns().max(1) as f64;
+        let of_code = summary.callers.iter().filter(|it| it.code == *code);
+        let grown: Vec<_> = of_code
+            .map(|it| {
+                let usual = self.callers.of(&(code.clone(), it.caller.clone()));
+                (&it.caller, (it.ns as f64 / total - usual).max(0.0))
+            })
+            .collect();
+        let all: f64 = grown.iter().map(|(_, more)| more).sum();
+        let most = grown.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        most.filter(|(_, more)| MAIN_CALLER * all < *more).map(|(caller, _)| caller.clone())
     }
 
     fn note_builds(&mut self, at_s: u32, vm: &VmSummary) {

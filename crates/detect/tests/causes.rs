@@ -13,13 +13,22 @@ const FROM: u32 = 100;
 
 /// The findings of three hosts, and how many functions only took over cost; from [`FROM`] on `change` changes host kvm0.
 fn found(change: impl Fn(&mut Summary)) -> (Vec<Finding>, u64) {
+    found_in(|number, window| {
+        if FROM <= number {
+            change(window);
+        }
+    })
+}
+
+/// The same where every window of host kvm0 is made over.
+fn found_in(make_over: impl Fn(u32, &mut Summary)) -> (Vec<Finding>, u64) {
     let mut fleet = Fleet::new(11, 3, 3..=3);
     let mut detector = Detector::new();
     let mut opened = Vec::new();
     for number in 0..FROM + 40 {
         for mut window in fleet.windows(number) {
-            if FROM <= number && window.host == "kvm0" {
-                change(&mut window);
+            if window.host == "kvm0" {
+                make_over(number, &mut window);
             }
             let opens = |change| match change {
                 Change::Opened(finding) => Some(finding.id),
@@ -78,6 +87,36 @@ fn the_same_rise_is_a_finding_when_nothing_gave_it() {
     let [finding] = &findings[..] else { panic!("{findings:?}") };
     assert!(matches!(&finding.cause, Cause::Function { code, .. } if code.function == "nginx_fn4"));
     assert_eq!(moved, 0);
+}
+
+#[test]
+fn the_caller_behind_a_rise_is_named() {
+    let caller_of = |by_parse: f64| {
+        let (findings, _) = found_in(|number, window| {
+            let vm = vm(window);
+            let of = |name: &str| vm.functions.iter().position(|f| f.code.function == name);
+            let (Some(rises), Some(other)) = (of("nginx_fn4"), of("nginx_fn0")) else { return };
+            let (before, more) = (vm.functions[rises].ns, vm.functions[other].ns);
+            let more = if FROM <= number { more } else { 0 };
+            vm.functions[rises].ns += more;
+            *vm.states.get_mut(&VcpuTimeState::GuestUser).unwrap() += more;
+            let parse = before / 2 + (more as f64 * by_parse) as u64;
+            let code = &vm.functions[rises].code;
+            vm.callers = [("parse", parse), ("render", before + more - parse)]
+                .map(|(caller, ns)| detect::CallerTime {
+                    code: code.clone(),
+                    caller: caller.to_owned(),
+                    ns,
+                })
+                .to_vec();
+        });
+        let [finding] = &findings[..] else { panic!("{findings:?}") };
+        let Cause::Function { caller, .. } = &finding.cause else { panic!("{finding:?}") };
+        caller.clone()
+    };
+    assert_eq!(caller_of(1.0).as_deref(), Some("parse"));
+    assert_eq!(caller_of(0.0).as_deref(), Some("render"));
+    assert_eq!(caller_of(0.5), None);
 }
 
 #[test]

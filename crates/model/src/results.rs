@@ -112,6 +112,12 @@ pub struct ResultStack {
 }
 
 impl ResultStack {
+    /// The functions' names, the outermost first.
+    pub fn names(&self) -> impl DoubleEndedIterator<Item = String> {
+        let name = |name: &str| name.replace("\\x3b", ";").replace("\\x5c", "\\");
+        self.functions.split(';').map(name)
+    }
+
     /// Functions as one text: names come from binaries, and have any characters.
     pub fn join<'a>(functions: impl Iterator<Item = &'a str>) -> String {
         let mut text = String::new();

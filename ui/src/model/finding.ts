@@ -96,6 +96,7 @@ export function evidenceOf(cause: FindingCause): Cause {
     case "function":
       return only(
         functionFact(cause.code),
+        ...(cause.caller ? [fact("Called by", cause.caller)] : []),
         ...(cause.is_lock ? [fact("Lock", "its threads wait for one another")] : []),
         ...(cause.is_new ? [fact("New", "it did not run before")] : []),
         ...(cause.build

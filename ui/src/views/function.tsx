@@ -60,7 +60,7 @@ export function FunctionView() {
       </Section>
       <Section
         title="Its callers and callees"
-        about="Of VMs that are recorded with call graphs: the paths that have a thousandth of their VM's time, in corrected time, in all modules."
+        about="Of VMs that are recorded with call graphs: the paths that have 0.02 % of their VM's time, in corrected time, in all modules."
       >
         <Shown of={paths} empty="No call path of it is known in this time.">
           {(rows) => <Calls rows={rows} name={name} />}

@@ -24,7 +24,7 @@ const LEVELS: [AttributionLevel; 4] = [
     AttributionLevel::Stack,
 ];
 /// A call path with less than this part of the time that its VM's functions have is shown as its function alone.
-const STACK_SHARE: u64 = 1000;
+const STACK_SHARE: u64 = 5000;
 
 /// What is added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -373,8 +373,8 @@ mod test {
                 "steal_outside f d;f 1",
             ],
         );
-        // One of 1,500 is too little for a row.
-        check(&format!("{}e", "d".repeat(1500)), &["guest_user f - 1", "guest_user f d;f 1500"]);
+        // One of 6,000 is too little for a row.
+        check(&format!("{}e", "d".repeat(6000)), &["guest_user f - 1", "guest_user f d;f 6000"]);
     }
 
     #[test]

@@ -184,9 +184,9 @@ impl From<Cause> for FindingCause {
                 Self::Exits { reason, per_s, functions: functions(exiting) }
             }
             Cause::HaltPolling => Self::HaltPolling,
-            Cause::Function { code, is_lock, is_new, build } => {
+            Cause::Function { code, is_lock, is_new, build, caller } => {
                 let build = build.map(|(before, after)| FindingBuild { before, after });
-                Self::Function { code: code.into(), is_lock, is_new, build }
+                Self::Function { code: code.into(), is_lock, is_new, build, caller }
             }
             Cause::Process { process, is_new } => Self::Process { process, is_new },
             Cause::Kernel { before, after } => Self::Kernel { before, after },
@@ -220,9 +220,9 @@ impl From<FindingCause> for Cause {
                 Self::Exits { reason, per_s, functions: codes(functions) }
             }
             FindingCause::HaltPolling => Self::HaltPolling,
-            FindingCause::Function { code, is_lock, is_new, build } => {
+            FindingCause::Function { code, is_lock, is_new, build, caller } => {
                 let build = build.map(|build| (build.before, build.after));
-                Self::Function { code: code.into(), is_lock, is_new, build }
+                Self::Function { code: code.into(), is_lock, is_new, build, caller }
             }
             FindingCause::Process { process, is_new } => Self::Process { process, is_new },
             FindingCause::Kernel { before, after } => Self::Kernel { before, after },
@@ -270,6 +270,7 @@ mod test {
                 is_lock: false,
                 is_new: false,
                 build: Some(("1111".into(), "2222".into())),
+                caller: Some("main".into()),
             },
             Cause::Process { process: "web".into(), is_new: false },
             Cause::Kernel { before: "6.1".into(), after: "6.12".into() },

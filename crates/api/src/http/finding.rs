@@ -202,6 +202,9 @@ pub enum FindingCause {
         /// Its module is another build.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         build: Option<FindingBuild>,
+        /// The function whose calls of it grew most, where call graphs say so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        caller: Option<String>,
     },
     /// A process of the guest became more expensive, in no single function.
     Process {

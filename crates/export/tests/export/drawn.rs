@@ -157,6 +157,7 @@ fn place(process: &str, pid: u32, function: &str, kernel: bool) -> CodeLocation 
         tid: None,
         function: function.to_owned(),
         callers: Vec::new(),
+        kernel_callers: 0,
         module: Some(if kernel { "[kernel]".to_owned() } else { format!("/opt/{process}") }),
         build_id: None,
         kernel,

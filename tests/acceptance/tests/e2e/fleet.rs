@@ -10,7 +10,7 @@ use model::{ResultRow, Results, VcpuTimeRow};
 const SCRIPT: &str = "set -e
     vmscope agent enroll --server $SERVER --token $TOKEN --fingerprint $FINGERPRINT --host kvm1 --state $PWD/state
     vmscope agent enroll --server $SERVER --token $TOKEN --fingerprint $FINGERPRINT --host kvm1 --state $PWD/again && exit 1
-    printf 'server = \"%s\"\\nstate = \"%s\"\\nwindow_s = 5\\nguest_timeout_s = 60\\nmax_cpu_percent = 10000.0\\nmetrics = \"127.0.0.1:9188\"\\n' \
+    printf 'server = \"%s\"\\nstate = \"%s\"\\nwindow_s = 5\\nguest_timeout_s = 60\\nmax_cpu_percent = 10000.0\\ncall_graph = true\\nmetrics = \"127.0.0.1:9188\"\\n' \
         $SERVER $PWD/state >agent.toml
     vmscope agent --short-windows --config agent.toml & agent=$!
     sent() { curl -s http://127.0.0.1:9188/metrics | sed -n 's/.*outcome=\"sent\"} //p'; }
@@ -90,6 +90,16 @@ pub(crate) fn windows_reach_the_server_and_say_who_took_whose_time() {
             eprintln!(
                 "{vm}: {own:.1} % compute_a, {stolen:.1} % stolen, {by_other:.1} % by {other}"
             );
+            // The stacks are whole, so paths begin where programs do.
+            let of_calls = |row: &VcpuTimeRow| {
+                let stack = row.stack.as_ref().map_or("", |stack| stack.functions.as_str());
+                row.code.function.as_deref() == Some("compute_a")
+                    && stack.contains(";main;")
+                    && stack.ends_with(";compute_a")
+            };
+            let calls = part(&of_calls);
+            eprintln!("{vm}: {calls:.1} % in paths from main to compute_a");
+            assert!(0.95 * own < calls, "{vm}: {calls} % of {own} % have a path");
             // Two that want one CPU take half of each other. The last window is short.
             if host.row.length_ns > 4_000_000_000 {
                 assert!((30.0..60.0).contains(&by_other), "{vm} lost {by_other} % to {other}");
