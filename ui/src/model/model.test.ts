@@ -232,6 +232,7 @@ test("the host's code is shown by its call stacks", () => {
 test("a guest's code is shown by its call stacks", () => {
   const rows = [
     row("guest_user", "f[u8; 2]", 3, { stack: "main;f[u8\\x3b 2]", corrected: 3 }),
+    row("guest_user", "read", 1, { stack: "main;read", module: "/lib/libc.so.6", corrected: 1 }),
     row("guest_kernel", "ksys_read", 2, {
       stack: "main;read;entry;ksys_read",
       kernelFrames: 2,
@@ -240,11 +241,11 @@ test("a guest's code is shown by its call stacks", () => {
     }),
   ];
   assert.deepEqual(drawn(rows, "corrected"), [
-    "all 5",
-    " p 5",
-    "  main 5",
+    "all 6",
+    " p 6",
+    "  main 6",
     "   f[u8; 2] 3",
-    "   read 2",
+    "   read 3",
     "    entry 2",
     "     ksys_read 2",
   ]);
@@ -258,7 +259,7 @@ test("a guest's code is shown by its call stacks", () => {
     "guest-kernel",
   ]);
   const names = (frames: { name: string }[]) => frames.map(({ name }) => name).join(" ");
-  const [of_f, of_read] = rows;
+  const [of_f, , of_read] = rows;
   if (of_f === undefined || of_read === undefined) throw new Error();
   assert.equal(names(callersOf(of_read, "entry")), "entry read main");
   assert.equal(names(calleesOf(of_read, "read")), "read entry ksys_read");

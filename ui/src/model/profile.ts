@@ -93,7 +93,8 @@ function pathOf(row: CodeRow): Frame[] {
   return names.map((name, at) => ({
     name,
     kind: firstOfKernel <= at ? "guest-kernel" : "guest-user",
-    module: at === names.length - 1 ? module : "",
+    // Callers have none: a function is one frame, whether it calls or not.
+    module: "",
   }));
 }
 
