@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{CpuTimeRow, ResultCode, Results, VcpuTimeRow, VcpuTimeState, VmLabels};
+use model::{CpuTimeRow, ResultCode, ResultStack, Results, VcpuTimeRow, VcpuTimeState, VmLabels};
 
 use crate::summary::{bounded, without_cpu};
 use crate::{
@@ -84,7 +84,8 @@ impl Summary {
                     let module = builds.entry((name.clone(), code.module.clone())).or_default();
                     *module.entry(bounded(build)).or_default() += row.corrected_ns;
                 }
-                if let Some(caller) = row.stack.as_ref().and_then(|stack| stack.names().nth_back(1))
+                if let Some(caller) =
+                    row.stack.as_ref().and_then(|it| ResultStack::names(&it.functions).nth_back(1))
                 {
                     let key = (name.clone(), code.clone(), bounded(&caller));
                     *callers.entry(key).or_default() += row.corrected_ns;
@@ -190,8 +191,7 @@ mod test {
     use std::sync::Arc;
 
     use model::{
-        ExitsRow, HealthRow, HostRow, ResultRow, ResultStack, ResultThief, ThiefKind, VmRow,
-        WindowKey,
+        ExitsRow, HealthRow, HostRow, ResultRow, ResultThief, ThiefKind, VmRow, WindowKey,
     };
 
     use super::*;

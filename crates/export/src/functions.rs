@@ -1,4 +1,4 @@
-//! Profiles of functions without call stacks, as a fleet's result tables have them: rows of time, added up.
+//! Profiles of functions and the paths to them, as a fleet's result tables have them: rows of time, added up.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +16,8 @@ pub struct GuestFunction {
     /// Path of the module, or a name in brackets.
     pub module: String,
     pub function: String,
+    /// Where they are known: the outermost first.
+    pub callers: Vec<String>,
 }
 
 /// What a function took.
@@ -35,7 +37,7 @@ pub struct Functions {
     /// Its first instant, ns since 1970.
     pub start_unix_ns: u64,
     pub length_ns: u64,
-    /// Each function once.
+    /// Each path to a function once.
     pub costs: BTreeMap<GuestFunction, FunctionCost>,
     /// What a reader should know: why some are missing.
     pub notes: Vec<String>,
@@ -52,7 +54,7 @@ impl Functions {
             name.truncate(end);
             name
         };
-        let GuestFunction { host, vm, process, pid, module, function } = function;
+        let GuestFunction { host, vm, process, pid, module, function, callers } = function;
         let function = GuestFunction {
             host: cut(host),
             vm: cut(vm),
@@ -60,6 +62,7 @@ impl Functions {
             pid,
             module: cut(module),
             function: cut(function),
+            callers: callers.into_iter().map(cut).collect(),
         };
         let known = self.costs.entry(function).or_default();
         known.samples = known.samples.saturating_add(cost.samples);
@@ -85,6 +88,11 @@ impl GuestFunction {
     /// As a frame: what has no name is said in brackets.
     pub(crate) fn frame(&self) -> &str {
         named(&self.function, "[unknown]")
+    }
+
+    /// The path from the function outward, without the function.
+    pub(crate) fn caller_frames(&self) -> impl Iterator<Item = &str> {
+        self.callers.iter().rev().map(|caller| named(caller, "[unknown]"))
     }
 
     /// The process as a frame.
@@ -117,6 +125,7 @@ pub(crate) mod test {
                 pid: Some(7),
                 module: "/usr/sbin/mysqld".to_owned(),
                 function: function.to_owned(),
+                callers: vec!["_start".to_owned(), "run".to_owned()],
             };
             functions.add(function, FunctionCost { samples: 1, ns, corrected_ns: ns / 2 });
         }

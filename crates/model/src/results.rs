@@ -112,10 +112,10 @@ pub struct ResultStack {
 }
 
 impl ResultStack {
-    /// The functions' names, the outermost first.
-    pub fn names(&self) -> impl DoubleEndedIterator<Item = String> {
+    /// The names in a text that `join` made, the outermost first.
+    pub fn names(functions: &str) -> impl DoubleEndedIterator<Item = String> {
         let name = |name: &str| name.replace("\\x3b", ";").replace("\\x5c", "\\");
-        self.functions.split(';').map(name)
+        functions.split(';').map(name)
     }
 
     /// Functions as one text: names come from binaries, and have any characters.

@@ -101,7 +101,7 @@ fn store(root: &Path) {
             state: "guest_user".to_owned(),
             code: ResultCode { function: Some(format!("f{}", i % 90)), ..ResultCode::default() },
             stack: None,
-        thief: None,
+            thief: None,
             thief_vm: None,
             thief_is: None,
             exit_reason: None,

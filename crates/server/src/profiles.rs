@@ -14,7 +14,7 @@ use api::http::Answer;
 use bytes::Bytes;
 use export::{FunctionCost, Functions, GuestFunction};
 use model::VcpuTimeState;
-use model::{Results, VcpuTimeRow};
+use model::{ResultStack, Results, VcpuTimeRow};
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
@@ -34,7 +34,7 @@ const MAX_FUNCTIONS: usize = 4000;
 const ATTEMPTS: u32 = 6;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The query of `vcpu_time` for host, VM, process, pid, module, function, samples, apparent and corrected ns, with a
+/// The query of `vcpu_time` for host, VM, process, pid, module, function, stack, samples, apparent and corrected ns, with a
 /// condition on its rows.
 pub(crate) fn query(condition: &str) -> String {
     let names = |is: fn(VcpuTimeState) -> bool| {
@@ -48,10 +48,10 @@ pub(crate) fn query(condition: &str) -> String {
     let (apparent, sampled) =
         (names(VcpuTimeState::is_apparent), names(VcpuTimeState::is_sampled_guest));
     format!(
-        "SELECT host, vm, process, pid, module, function, \
+        "SELECT host, vm, process, pid, module, function, stack, \
          sum(CASE WHEN state IN ({sampled}) THEN samples ELSE 0 END), sum(ns) AS apparent_ns, sum(corrected_ns) \
          FROM vcpu_time WHERE state IN ({apparent}) AND {condition} \
-         GROUP BY host, vm, process, pid, module, function ORDER BY apparent_ns DESC"
+         GROUP BY host, vm, process, pid, module, function, stack ORDER BY apparent_ns DESC"
     )
 }
 
@@ -64,7 +64,8 @@ pub(crate) fn from_answer(answer: &Answer, from_ns: u64, to_ns: u64) -> Function
         ..Functions::default()
     };
     for row in &answer.rows {
-        let [host, vm, process, pid, module, function, samples, ns, corrected_ns] = row.as_slice()
+        let [host, vm, process, pid, module, function, stack, samples, ns, corrected_ns] =
+            row.as_slice()
         else {
             continue;
         };
@@ -77,11 +78,19 @@ pub(crate) fn from_answer(answer: &Answer, from_ns: u64, to_ns: u64) -> Function
             pid: pid.as_u64().and_then(|pid| u32::try_from(pid).ok()),
             module: text(module),
             function: text(function),
+            callers: stack.as_str().map(callers).unwrap_or_default(),
         };
         let (samples, ns) = (number(samples), number(ns));
         functions.add(function, FunctionCost { samples, ns, corrected_ns: number(corrected_ns) });
     }
     functions
+}
+
+/// Of the function that a row's path ends with.
+fn callers(path: &str) -> Vec<String> {
+    let mut names: Vec<String> = ResultStack::names(path).collect();
+    names.pop();
+    names
 }
 
 /// From a window's rows.
@@ -93,7 +102,7 @@ fn from_results(results: &Results) -> Functions {
         functions.length_ns = host.row.length_ns;
     }
     for row in &results.vcpu_time {
-        let VcpuTimeRow { vm, state, code, ns, corrected_ns, samples, .. } = &row.row;
+        let VcpuTimeRow { vm, state, code, stack, ns, corrected_ns, samples, .. } = &row.row;
         let state = VcpuTimeState::from_name(state);
         if !state.is_apparent() {
             continue;
@@ -106,6 +115,7 @@ fn from_results(results: &Results) -> Functions {
             pid: code.pid,
             module: text(&code.module),
             function: text(&code.function),
+            callers: stack.as_ref().map(|it| callers(&it.functions)).unwrap_or_default(),
         };
         let samples = if state.is_sampled_guest() { *samples } else { 0 };
         let cost = FunctionCost { samples, ns: *ns, corrected_ns: *corrected_ns };

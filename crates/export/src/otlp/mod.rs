@@ -1,6 +1,6 @@
 //! OpenTelemetry's profiles, a signal in development: what a collector takes by OTLP over HTTP. A resource is a VM:
 //! `service.name` is the VM, `host.name` its host. A VM has two profiles, `cpu` (apparent
-//! time) and `corrected`. A stack is a function and its process.
+//! time) and `corrected`. A stack is a function, its callers where they are known, and its process.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -158,12 +158,14 @@ impl Tables {
                 self.mappings.index(path)
             }
         };
-        let frames = [(mapping, function.frame()), (0, function.process_frame())];
+        let outward = function.caller_frames().chain([function.process_frame()]);
+        let frames = [(mapping, function.frame())].into_iter().chain(outward.map(|name| (0, name)));
         let locations = frames.map(|(mapping, name)| {
             let name = self.text(name);
             let function = self.functions.index(name);
             self.locations.index((mapping, function))
         });
+        let stack = locations.collect();
         let mut attribute_indices = Vec::new();
         if !function.process.is_empty() {
             let name = Attribute::Text(clean(&function.process).into_owned());
@@ -173,7 +175,7 @@ impl Tables {
             attribute_indices.push(self.attribute("process.pid", Attribute::Number(pid.into())));
         }
         Sample {
-            stack_index: self.stacks.index(locations.to_vec()),
+            stack_index: self.stacks.index(stack),
             attribute_indices,
             values: vec![i64::try_from(value).unwrap_or(i64::MAX)],
             ..Sample::default()
@@ -235,8 +237,8 @@ mod test {
         let text = |index: i32| tables.string_table[usize::try_from(index).unwrap()].as_str();
         assert_eq!(tables.location_table[0], Location::default());
         assert_eq!(tables.attribute_table[0], KeyValueAndUnit::default());
-        // Two functions and a process; the empty one.
-        assert_eq!(tables.function_table.len(), 4);
+        // Two functions, their two callers and a process; the empty one.
+        assert_eq!(tables.function_table.len(), 6);
         assert_eq!((tables.mapping_table.len(), tables.stack_table.len()), (2, 3));
         assert_eq!(tables.attribute_table.len(), 3);
         let profiles = &request.resource_profiles[0].scope_profiles[0].profiles;
@@ -254,7 +256,7 @@ mod test {
             let line = tables.location_table[at(*location)].lines[0];
             text(tables.function_table[at(line.function_index)].name_strindex)
         });
-        assert_eq!(names.collect::<Vec<_>>(), ["main", "mysqld"]);
+        assert_eq!(names.collect::<Vec<_>>(), ["main", "run", "_start", "mysqld"]);
         assert!(tables.string_table.iter().all(|text| !text.chars().any(model::is_unsafe)));
         assert_eq!(profiles[0].profile_id.len(), 16);
     }

@@ -68,11 +68,9 @@ impl<'f> Code<'f> {
         strings: &mut Strings,
     ) -> Sample {
         let module = self.module(function, strings);
-        let location_id = vec![
-            self.place(module, function.frame(), strings),
-            self.place(0, function.process_frame(), strings),
-            self.place(0, &function.vm, strings),
-        ];
+        let outward = function.caller_frames().chain([function.process_frame(), &function.vm]);
+        let frames = [(module, function.frame())].into_iter().chain(outward.map(|name| (0, name)));
+        let location_id = frames.map(|(module, name)| self.place(module, name, strings)).collect();
         let pid = function.pid.map(|pid| pid.to_string());
         let known = [
             ("host", Some(function.host.as_str())),
@@ -130,7 +128,7 @@ mod test {
             .iter()
             .map(|id| text(profile.function[usize::try_from(*id).unwrap() - 1].name))
             .collect();
-        assert_eq!(names, ["main", "mysqld", "db"]);
+        assert_eq!(names, ["main", "run", "_start", "mysqld", "db"]);
         let labels: Vec<_> =
             sample.label.iter().map(|label| (text(label.key), text(label.str))).collect();
         assert_eq!(labels, [("host", "kvm1"), ("vm", "db"), ("process", "mysqld"), ("pid", "7")]);

@@ -99,7 +99,8 @@ pub(crate) fn windows_reach_the_server_and_say_who_took_whose_time() {
             };
             let calls = part(&of_calls);
             eprintln!("{vm}: {calls:.1} % in paths from main to compute_a");
-            assert!(0.95 * own < calls, "{vm}: {calls} % of {own} % have a path");
+            // The first window begins before the guests are known.
+            assert!(0.9 * own < calls, "{vm}: {calls} % of {own} % have a path");
             // Two that want one CPU take half of each other. The last window is short.
             if host.row.length_ns > 4_000_000_000 {
                 assert!((30.0..60.0).contains(&by_other), "{vm} lost {by_other} % to {other}");
