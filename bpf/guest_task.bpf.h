@@ -239,7 +239,8 @@ static __always_inline __u8 read_task(__u64 *task_at, struct sample *s, struct g
 		s->guest_stack = KERNEL_STACK(stack);
 	if (is_vmx(vendor))
 		flags |= read_memory_of_task(s, view, task);
-	note_code(s, view, task);
+	if (s->cpl != CPL_NESTED)
+		note_code(s, view, task);
 	return flags;
 }
 

@@ -218,10 +218,16 @@ union vmx_exit_reason {
 	__u32 full;
 } KERNEL_TYPE;
 
+struct loaded_vmcs {
+	int cpu;
+} KERNEL_TYPE;
+
 struct vcpu_vmx {
 	union vmx_exit_reason exit_reason;
 	__u32 exit_intr_info;
 	__u16 vpid;
+	struct loaded_vmcs *loaded_vmcs;
+	struct loaded_vmcs vmcs01;
 } KERNEL_TYPE;
 
 /* Linux 6.16 moved what VMX and TDX share into a structure of its own. */

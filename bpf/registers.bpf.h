@@ -42,8 +42,20 @@ static __always_inline bool load_svm(struct sample *s, struct vmcb *vmcb)
 	return true;
 }
 
+static __always_inline void clear_registers(struct sample *s)
+{
+	s->guest_ip = 0;
+	s->guest_cr3 = 0;
+	s->guest_fs_base = 0;
+	s->exit_reason = 0;
+	s->exit_info = 0;
+	s->asid = 0;
+	s->cpl = CPL_UNKNOWN;
+	s->guest_stack = 0;
+}
+
 /* Not inlined: what it reads would take half of the stack that all calls of a program share. */
-static __noinline long probe_svm(struct sample *s, struct kvm_vcpu *vcpu)
+static __noinline long probe_svm(struct sample *s, struct kvm_vcpu *vcpu, __u64 own_vmcb)
 {
 	struct vmcb_control control;
 	struct vmcb_paging paging;
@@ -51,6 +63,14 @@ static __noinline long probe_svm(struct sample *s, struct kvm_vcpu *vcpu)
 	long err;
 
 	err = read_vmcb(&vmcb, vcpu);
+	if (!err && own_vmcb && (__u64)vmcb != own_vmcb) {
+		clear_registers(s);
+		s->cpl = CPL_NESTED;
+		err = bpf_probe_read_kernel(&control, sizeof(control), vmcb + VMCB_ASID);
+		s->exit_reason = control.exit_code;
+		s->exit_info = control.exit_int_info;
+		return err;
+	}
 	err |= bpf_probe_read_kernel(&control, sizeof(control), vmcb + VMCB_ASID);
 	s->asid = control.asid;
 	s->exit_reason = control.exit_code;
@@ -71,7 +91,7 @@ static __always_inline long read_svm(struct sample *s, struct vcpu_ref *ref, enu
 
 	if (vmcb && (__u64)vmcb == ref->vmcb && load_svm(s, vmcb))
 		return 0;
-	return probe_svm(s, vcpu_of(ref));
+	return probe_svm(s, vcpu_of(ref), ref->vmcb);
 }
 
 /* BPF can't read Intel's VMCS. IP and stack pointer are available if KVM has them cached. Since Linux 6.3 perf makes KVM
@@ -93,6 +113,10 @@ static __always_inline long read_vmx(struct sample *s, struct kvm_vcpu *vcpu)
 	s->guest_fs_base = 0;
 	s->cpl = CPL_UNKNOWN;
 	s->guest_stack = 0;
+	if (is_nested_vmx(vcpu)) {
+		s->cpl = CPL_NESTED;
+		return err;
+	}
 	if (available & (1u << VCPU_REGS_RIP)) {
 		err |= bpf_core_read(&s->guest_ip, sizeof(s->guest_ip), &vcpu->arch.regs[VCPU_REGS_RIP]);
 		s->cpl = (__s64)s->guest_ip < 0 ? 0 : 3;
@@ -127,17 +151,6 @@ static __always_inline __u32 read_general(__u64 *registers, struct vcpu_ref *ref
 	    !(available & (1u << VCPU_REGS_RSP)))
 		return GUEST_REGISTERS;
 	return GUEST_REGISTERS | GUEST_RSP;
-}
-
-static __always_inline void clear_registers(struct sample *s)
-{
-	s->guest_ip = 0;
-	s->guest_fs_base = 0;
-	s->exit_reason = 0;
-	s->exit_info = 0;
-	s->asid = 0;
-	s->cpl = CPL_UNKNOWN;
-	s->guest_stack = 0;
 }
 
 #endif

@@ -97,7 +97,8 @@ static __always_inline __u8 fill_vcpu(struct sample *s, struct stack *stack, str
 		clear_registers(s);
 	} else if (is_svm(config.vendor)) {
 		err = read_svm(s, ref, access);
-		flags |= SAMPLE_CR3;
+		if (s->cpl != CPL_NESTED)
+			flags |= SAMPLE_CR3;
 	} else if (is_vmx(config.vendor)) {
 		err = read_vmx(s, vcpu);
 	} else {
@@ -105,7 +106,7 @@ static __always_inline __u8 fill_vcpu(struct sample *s, struct stack *stack, str
 	}
 	if (view && !is_protected(ref))
 		flags |= read_task(&task_at, s, view, config.vendor);
-	if (stack && task_at) {
+	if (stack && task_at && s->cpl != CPL_NESTED) {
 		stack->guest = read_general(stack->registers, ref, config.vendor, access);
 		copy_stacks(stack, s, view, task_at);
 	}

@@ -55,10 +55,20 @@ static __always_inline __u8 off_cpu_reason(bool preempted, unsigned int state, s
 	return why_asleep(task, vcpu);
 }
 
+static __always_inline void set_nested(struct switch_event *event)
+{
+	event->guest_ip = 0;
+	event->guest_fs_base = 0;
+	event->guest_stack = 0;
+	event->cpl = CPL_NESTED;
+	event->flags = SWITCH_GUEST;
+}
+
 /* Where the guest will continue, which is the code that is delayed. No CPU runs the vCPU now, so its registers do not
  * change. */
-static __always_inline void read_guest(struct switch_event *event, struct kvm_vcpu *vcpu)
+static __always_inline void read_guest(struct switch_event *event, struct vcpu_ref *ref)
 {
+	struct kvm_vcpu *vcpu = vcpu_of(ref);
 	struct vmcb_paging paging;
 	__u32 available = 0;
 	char *vmcb;
@@ -66,6 +76,10 @@ static __always_inline void read_guest(struct switch_event *event, struct kvm_vc
 
 	if (is_svm(config.vendor)) {
 		err = read_vmcb(&vmcb, vcpu);
+		if (!err && ref->vmcb && (__u64)vmcb != ref->vmcb) {
+			set_nested(event);
+			return;
+		}
 		err |= bpf_probe_read_kernel(&paging, sizeof(paging), vmcb + VMCB_CR3);
 		err |= bpf_probe_read_kernel(&event->guest_fs_base, sizeof(event->guest_fs_base), vmcb + VMCB_FS_BASE);
 		err |= bpf_probe_read_kernel(&event->cpl, sizeof(event->cpl), vmcb + VMCB_CPL);
@@ -74,6 +88,10 @@ static __always_inline void read_guest(struct switch_event *event, struct kvm_vc
 		event->guest_stack = event->cpl ? 0 : KERNEL_STACK(paging.rsp);
 		event->flags = err ? 0 : SWITCH_GUEST | SWITCH_CR3;
 	} else if (is_vmx(config.vendor)) {
+		if (is_nested_vmx(vcpu)) {
+			set_nested(event);
+			return;
+		}
 		/* As in samples: only the instruction pointer, and only if KVM has it cached. Nothing caches the stack
 		 * pointer. */
 		err = bpf_core_read(&available, sizeof(available), &vcpu->arch.regs_avail);
@@ -107,7 +125,7 @@ static __always_inline void emit_out(struct vcpu_ref *ref, bool preempted, unsig
 			event->exit_reason = exit_reason(vcpu, config.vendor);
 			/* After a halt the guest continues with whatever woke it; a pause delays none of its code. */
 			if (event->off_cpu != OFFCPU_HALTED && event->off_cpu != OFFCPU_PAUSED)
-				read_guest(event, vcpu);
+				read_guest(event, ref);
 		}
 	}
 	ring_publish(&space);

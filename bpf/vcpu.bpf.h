@@ -53,6 +53,17 @@ static __always_inline long read_vmcb(char **vmcb, struct kvm_vcpu *vcpu)
 	return bpf_core_read(vmcb, sizeof(*vmcb), &svm->vmcb);
 }
 
+/* Whether the vCPU runs a guest of its guest, or did at the last exit: that has a control block of its own. */
+static __always_inline bool is_nested_vmx(struct kvm_vcpu *vcpu)
+{
+	struct vcpu_vmx *vmx = (struct vcpu_vmx *)vcpu; /* vcpu is its first member */
+	char *loaded;
+
+	if (!bpf_core_field_exists(vmx->vmcs01) || bpf_core_read(&loaded, sizeof(loaded), &vmx->loaded_vmcs))
+		return false;
+	return loaded != (char *)vmx + bpf_core_field_offset(vmx->vmcs01);
+}
+
 /* Reason and interrupt information of the last exit. */
 static __always_inline long read_vmx_exit(__u32 *reason, __u32 *info, struct kvm_vcpu *vcpu)
 {

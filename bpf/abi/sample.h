@@ -16,6 +16,7 @@
 #define SAMPLE_TASK 0x20   /* guest_pid and guest_tid are valid */
 
 #define CPL_UNKNOWN 0xff
+#define CPL_NESTED 0xfe /* the guest runs a guest of its own, whose registers say nothing of it: they are 0 */
 
 /* The number of a guest's kernel stack, the same for all addresses in it: stacks of x86-64 kernels are 16 KiB, and aligned.
  * 32 bits tell stacks of 64 TiB apart, more than the vmalloc area of a 4-level kernel. */

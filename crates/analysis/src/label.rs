@@ -12,6 +12,8 @@ pub(crate) const KERNEL: &str = "[kernel]";
 pub(crate) const IDLE: &str = "[idle]";
 /// A module without symbols.
 pub(crate) const STRIPPED: &str = "(stripped)";
+/// Code of a guest's guest.
+pub(crate) const NESTED: &str = "[nested]";
 
 /// Gives names to what a resolver found.
 #[derive(Debug, Clone, Copy)]
@@ -61,6 +63,7 @@ impl<'t> Namer<'t> {
             CodeName::Unknown(UnresolvedReason::NoGuestMap(vm)) => {
                 format!("[{}]", self.vm(VmRef::Known(vm)))
             }
+            CodeName::Unknown(UnresolvedReason::Nested) => NESTED.to_owned(),
             CodeName::Unknown(UnresolvedReason::StackEnds(end)) => format!("[cut: {end}]"),
             CodeName::Unknown(_) => UNKNOWN.to_owned(),
         }

@@ -27,6 +27,7 @@ pub fn guest(plan: &Plan, settings: &GuestSettings) -> Guest {
         kernel: plan.vm.kernel.clone().map_or(GuestKernel::Default, GuestKernel::Version),
         timer_hz: settings.timer_hz,
         cmdline: settings.cmdline.clone(),
+        modules: Vec::new(),
         reboot: false,
         network: true,
         workload: vec![Workload::parse(workload).expect("a workload of the testbed")],

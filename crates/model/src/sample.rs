@@ -58,7 +58,7 @@ pub struct VcpuSample {
     pub cr3: Option<Cr3>,
     /// Guest FS base: tells threads of one process apart.
     pub fs_base: GuestVirt,
-    /// Guest privilege level, 0..=3; anything else: not known (Intel before Linux 6.3).
+    /// Guest privilege level, 0..=3; `NESTED`; anything else: not known (Intel before Linux 6.3).
     pub cpl: u8,
     /// The stack its kernel is on: tells kernel threads, which have no page tables of their own. `None` in user mode and
     /// where the stack pointer can't be read (Intel, encrypted guests).
@@ -75,6 +75,17 @@ pub struct VcpuSample {
     pub waits: Option<WaitCounters>,
     /// Since its guest's sample before, its VMM took it out of `KVM_RUN` by itself: by a signal, or for its debugger.
     pub kicked: bool,
+}
+
+impl VcpuSample {
+    /// `cpl` where the guest runs a guest of its own, whose registers say nothing of it: they are 0.
+    pub const NESTED: u8 = 0xfe;
+
+    /// Whether the guest runs a guest of its own.
+    #[must_use]
+    pub fn is_nested(&self) -> bool {
+        self.cpl == Self::NESTED
+    }
 }
 
 /// How long a vCPU has waited since it exists, as the host's kernel counts it: the difference between two

@@ -143,6 +143,8 @@ pub enum UnresolvedReason {
     StackEnds(StackEnd),
     /// The VM gave no map.
     NoGuestMap(VmId),
+    /// The guest runs a guest of its own.
+    Nested,
     /// A guest was interrupted whose vCPU the collector had not found yet.
     VcpuUnknown,
     /// The guest's page-table base could not be read.
@@ -306,6 +308,8 @@ impl<'t> Resolver<'t> {
     pub fn why_unnamed(&self, code: Code) -> Option<String> {
         match code.name {
             CodeName::Function(_) | CodeName::Vm(_) => None,
+            // Its own name says so.
+            CodeName::Unknown(UnresolvedReason::Nested) => None,
             CodeName::Stripped => Some("no symbol at the address".to_owned()),
             CodeName::Unknown(why) => Some(self.why(why)),
         }
@@ -322,6 +326,7 @@ impl<'t> Resolver<'t> {
                 SymbolName::Unreadable(reason) => return reason.clone(),
                 SymbolName::Function(_) | SymbolName::Stripped => "could not be read",
             },
+            UnresolvedReason::Nested => "the guest runs a guest of its own",
             UnresolvedReason::VcpuUnknown => "a vCPU that was not found yet",
             UnresolvedReason::Cr3Unreadable => {
                 "the guest's page-table base (CR3) cannot be read on this host"
@@ -381,6 +386,10 @@ impl<'t> Resolver<'t> {
             };
         }
         let process = self.guest_process(vm, vcpu, sample);
+        if vcpu.is_nested() {
+            let code = CodeRef::Nowhere(UnresolvedReason::Nested);
+            return SampleSite { level, vm: known, process, code };
+        }
         let in_kernel = level == Level::GuestKernel || vcpu.ip.0 >> 63 == 1;
         let code = match process {
             _ if in_kernel => self.kernel_code(Owner::Vm(vm), vcpu.ip.0, sample.time),
@@ -431,6 +440,9 @@ impl<'t> Resolver<'t> {
             .and_then(|stack| self.kernel_threads.at(&(vm, stack), sample.time, error_ns));
         if let Some(thread) = thread {
             return ProcessRef::Image(thread);
+        }
+        if vcpu.is_nested() {
+            return ProcessRef::UnknownGuest(vm, UnresolvedReason::Nested);
         }
         let Some(cr3) = vcpu.cr3 else {
             return ProcessRef::UnknownGuest(vm, UnresolvedReason::Cr3Unreadable);

@@ -88,6 +88,8 @@ pub(crate) struct GuestContent<'a> {
     /// Programs of this machine that scenarios name by path.
     pub(crate) programs: BTreeSet<&'a str>,
     pub(crate) is_microvm: bool,
+    /// Further modules of the kernel.
+    pub(crate) modules: &'a [String],
 }
 
 /// The virtual host's image, from the cache.
@@ -232,7 +234,9 @@ fn guest_archive(kernel: &Kernel, content: &GuestContent<'_>) -> Result<Archive,
         archive.folder(folder);
     }
     let modules = if content.is_microvm { MICROVM_MODULES } else { GUEST_MODULES };
-    add_modules(&mut archive, kernel, modules)?;
+    let more = content.modules.iter().map(String::as_str);
+    let modules: Vec<&str> = modules.iter().copied().chain(more).collect();
+    add_modules(&mut archive, kernel, &modules)?;
     for name in workload::files() {
         add_program(
             &mut archive,
@@ -347,6 +351,7 @@ mod tests {
             agent: Some(&agent),
             programs: BTreeSet::new(),
             is_microvm: false,
+            modules: &[],
         };
         let listing = guest_archive(&kernel, &content).unwrap().listing();
         let own: Vec<_> = listing.lines().filter(|line| !line.ends_with(" -> busybox")).collect();

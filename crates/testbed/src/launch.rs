@@ -318,11 +318,13 @@ fn boots(
         .filter(|program| program.starts_with('/'))
         .collect();
     let is_microvm = guests.iter().any(|guest| guest.is_microvm);
-    let content = GuestContent { workloads, agent: agent.as_deref(), programs, is_microvm };
-    let mut made: Vec<((GuestKernel, Option<u32>), Boot)> = Vec::new();
+    let content =
+        GuestContent { workloads, agent: agent.as_deref(), programs, is_microvm, modules: &[] };
+    let mut made: Vec<((GuestKernel, Option<u32>, &[String]), Boot)> = Vec::new();
     let mut boots = Vec::new();
     for guest in guests {
-        let wanted = (guest.kernel.clone(), guest.timer_hz);
+        let wanted = (guest.kernel.clone(), guest.timer_hz, guest.modules.as_slice());
+        let content = GuestContent { modules: &guest.modules, ..content.clone() };
         if !made.iter().any(|(kernel, _)| *kernel == wanted) {
             let kernel = kernel::find(cache, &guest.kernel, Flavour::Cloud)?;
             let kernel = match guest.timer_hz {

@@ -143,6 +143,9 @@ pub struct Guest {
     /// More of its kernel's command line.
     #[serde(default)]
     pub cmdline: String,
+    /// More modules that its kernel loads.
+    #[serde(default)]
+    pub modules: Vec<String>,
     /// Whether it boots again when it is reset; otherwise its QEMU ends.
     #[serde(default)]
     pub reboot: bool,

@@ -69,6 +69,7 @@ const SOURCES: &[Source] = &[
         text: include_str!("../../../workloads/threads.c"),
         flags: &["-pthread"],
     },
+    Source { name: "nested", text: include_str!("../../../workloads/nested.c"), flags: &[] },
     Source { name: "idle", text: include_str!("../../../workloads/idle.c"), flags: &[] },
     Source { name: "fixed", text: include_str!("../../../workloads/fixed.c"), flags: &[] },
     Source { name: "sleeper", text: include_str!("../../../workloads/sleeper.c"), flags: &[] },

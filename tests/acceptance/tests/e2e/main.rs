@@ -26,6 +26,7 @@ mod lab;
 mod layout;
 mod migrate;
 mod names;
+mod nested;
 mod packages;
 mod quota;
 mod refusals;
@@ -80,6 +81,7 @@ const TESTS: &[Test] = tests! {
     Main guests::nothing_is_installed_in_guests_that_have_names,
     Main guests::guests_that_start_late_or_keep_silent_still_show,
     Main stacks::guests_call_stacks_are_those_of_the_source,
+    Main nested::time_of_a_guests_guest_is_its_process_that_runs_it,
     Main agent::windows_follow_one_another_and_a_kill_costs_one,
     Main fleet::windows_reach_the_server_and_say_who_took_whose_time,
     Main axis::three_vms_of_one_cpu_are_each_others_thieves,
