@@ -18,17 +18,22 @@ pub(crate) struct Mover<'a> {
     /// The kernel's numbers of the nodes.
     pub(crate) from: u32,
     pub(crate) to: u32,
+    pub(crate) ranges: &'a [MemoryRange],
     pub(crate) left: u64,
     pub(crate) moved: u64,
+    /// Bytes that the kernel did not move.
+    pub(crate) stuck: u64,
     pub(crate) pace: &'a mut Pace,
 }
 
 impl Mover<'_> {
     /// Whether it was not stopped. Pages that can't be moved are left where they are.
     pub(crate) fn run(&mut self, stop: &dyn Fn() -> bool) -> Result<bool, NumaError> {
-        for range in &self.vm.ranges {
+        let wanted = self.left;
+        for range in self.ranges {
             for addresses in batches(range) {
-                if self.left < range.page_bytes {
+                // Where most pages are pinned, trying all of them takes long.
+                if self.left < range.page_bytes || wanted < self.stuck {
                     return Ok(true);
                 }
                 if stop() {
@@ -64,6 +69,7 @@ impl Mover<'_> {
             self.pace.wait(moved);
             waiting = on(&waiting, self.from)?;
         }
+        self.stuck += waiting.len() as u64 * page_bytes;
         Ok(())
     }
 }

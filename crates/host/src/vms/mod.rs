@@ -18,6 +18,7 @@ mod qemu;
 #[cfg(test)]
 mod test;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use model::VmLabels;
@@ -53,6 +54,19 @@ pub struct VmProcess {
     pub monitor: Option<VmmSocket>,
     /// What its manager knows of it.
     pub labels: VmLabels,
+    /// The CPUs of libvirt's `<vcpupin>`, by vCPU.
+    pub vcpu_pins: BTreeMap<u32, BTreeSet<u32>>,
+    /// The guest's NUMA nodes, where it has several.
+    pub cells: Vec<GuestCell>,
+}
+
+/// A NUMA node of a guest, as the command line describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GuestCell {
+    /// Numbers of its vCPUs; those of machines that may have more vCPUs later, too.
+    pub vcpus: BTreeSet<u32>,
+    /// Bytes of its own memory backend; 0: it has none.
+    pub bytes: u64,
 }
 
 /// Sockets that a command line names.
@@ -139,7 +153,10 @@ fn describe_qemu(
         monitor: monitors.filter_map(|socket| files.socket(socket)).next(),
         ..VmProcess::default()
     };
-    vm.labels = labels(files, &qemu, place);
+    let status = domain_status(files, &qemu, place);
+    vm.vcpu_pins = status.as_ref().map(|status| status.vcpu_pins.clone()).unwrap_or_default();
+    vm.labels = labels(files, &qemu, place, status);
+    vm.cells = std::mem::take(&mut qemu.cells);
     vm.uuid = qemu.uuid;
     vm
 }
@@ -176,14 +193,24 @@ fn describe_other(
     }
 }
 
-/// What a QEMU's manager knows.
-fn labels(files: &ProcessFiles<'_>, qemu: &Qemu, place: &Place) -> VmLabels {
-    let name = qemu.name.as_deref().or(place.domain.as_deref());
+/// What libvirt says of a QEMU, if it is libvirt's.
+fn domain_status(files: &ProcessFiles<'_>, qemu: &Qemu, place: &Place) -> Option<DomainStatus> {
     let is_it = |status: &DomainStatus| {
         let uuids = status.uuid.as_ref().zip(qemu.uuid.as_ref());
         uuids.is_none_or(|(of_status, own)| of_status.eq_ignore_ascii_case(own))
     };
-    let status = name.and_then(|name| files.domain_status(name, is_it));
+    let name = qemu.name.as_deref().or(place.domain.as_deref());
+    name.and_then(|name| files.domain_status(name, is_it))
+}
+
+/// What a QEMU's manager knows.
+fn labels(
+    files: &ProcessFiles<'_>,
+    qemu: &Qemu,
+    place: &Place,
+    status: Option<DomainStatus>,
+) -> VmLabels {
+    let name = qemu.name.as_deref().or(place.domain.as_deref());
     let is_libvirts = status.is_some() || place.domain.is_some();
     let mut labels = status.map(|status| status.labels).unwrap_or_default();
     if place.pod.is_some() {
@@ -264,6 +291,17 @@ pub fn command_line(proc: &Path, pid: u32) -> Vec<String> {
 fn bounded(text: &str) -> Option<String> {
     let text: String = text.trim().chars().take(MAX_NAME_CHARS).collect();
     (!text.is_empty()).then_some(text)
+}
+
+/// A list such as `0-3,8` of numbers that CPUs can have: a stranger's list may be of any size.
+fn small_list(text: &str) -> Option<BTreeSet<u32>> {
+    let numbers = text.split(['-', ',']).map(str::trim);
+    let is_small = |number: &str| number.parse::<u16>().is_ok_and(|number| number < 1 << 13);
+    let is_fine = text.len() < 1 << 13 && numbers.into_iter().all(is_small);
+    if !is_fine {
+        return None;
+    }
+    Some(crate::machine::parse_cpu_list(text)?.into_iter().collect())
 }
 
 /// A UUID as QEMU takes it, unless it is the one of all zeros, which means none.

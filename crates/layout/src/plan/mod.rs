@@ -8,6 +8,7 @@
 //! other, thus make it faster each time, and can't go round in circles.
 
 mod capacity;
+mod cells;
 mod parts;
 #[cfg(test)]
 pub(crate) mod test;
@@ -20,9 +21,10 @@ use crate::load::{Allowed, Arrival, Load, Placed, Vm};
 use crate::model::Model;
 use crate::moves::{self, Move};
 use crate::policy::Policy;
-use crate::topology::Topology;
+use crate::topology::{HugePage, NodeBytes, Topology};
 
 use capacity::Capacity;
+use cells::Split;
 use worth::Scales;
 
 /// What a vCPU counts for that does not wait for memory at all.
@@ -138,6 +140,7 @@ impl Plan {
     pub fn for_one(
         topology: &Topology,
         (id, name): (u32, &str),
+        page: HugePage,
         now: &Placed,
         wanted: &Placed,
     ) -> Self {
@@ -152,8 +155,12 @@ impl Plan {
             speed_after: 0.0,
             reason: String::new(),
         };
-        let free: Vec<u64> = topology.nodes().iter().map(|node| node.free).collect();
-        let moves = moves::order(from_ref(&now.memory), from_ref(&wanted.memory), &free);
+        let moves = moves::order(
+            from_ref(&now.memory),
+            from_ref(&wanted.memory),
+            from_ref(&page),
+            &topology.free(),
+        );
         let outcome = Outcome::InPlace;
         Self { policy: "", outcome, vms: vec![vm], moves, notes: Vec::new() }
     }
@@ -162,8 +169,7 @@ impl Plan {
     /// By their places in the plan.
     #[must_use]
     pub fn depending(&self, topology: &Topology, staying: &BTreeSet<usize>) -> BTreeSet<usize> {
-        let free: Vec<u64> = topology.nodes().iter().map(|node| node.free).collect();
-        depending(&self.moves, &free, staying)
+        depending(&self.moves, &topology.free(), staying)
     }
 
     /// Bytes of residents that it moves.
@@ -179,6 +185,18 @@ pub fn plan(topology: &Topology, load: &Load, policy: &mut dyn Policy, options: 
     if let Err(error) = load.check(topology) {
         return Plan { notes: vec![error.to_string()], ..nothing(policy.name(), load) };
     }
+    match Split::new(load) {
+        Some(split) => split.whole(load, plan_whole(topology, &split.load, policy, options)),
+        None => plan_whole(topology, load, policy, options),
+    }
+}
+
+fn plan_whole(
+    topology: &Topology,
+    load: &Load,
+    policy: &mut dyn Policy,
+    options: &Options,
+) -> Plan {
     let capacity = Capacity::new(topology, load, options.reserve_per_mille);
     let is_there = |(at, vm): (usize, &Vm)| capacity.has(at).then(|| vm.now.clone());
     let before: Vec<Option<Placed>> = load.vms.iter().enumerate().map(is_there).collect();
@@ -233,7 +251,6 @@ fn wanted(
     plan: &mut Plan,
 ) -> (Capacity, Vec<Placed>) {
     let mut load = load.clone();
-    let mut staying = BTreeSet::<usize>::new();
     loop {
         let capacity = Capacity::new(topology, &load, options.reserve_per_mille);
         let parts = parts::split(topology, &load, &capacity);
@@ -245,17 +262,18 @@ fn wanted(
                 reasons
                     .by_ref()
                     .for_each(|((at, _), choice)| add(&mut plan.vms[*at].reason, choice));
-                for at in staying {
-                    plan.vms[at].reason =
-                        "its memory has no room on the nodes that it may use".to_owned();
+                for (vm, planned) in load.vms.iter().zip(&mut plan.vms) {
+                    if let Some(why) = &vm.stays {
+                        planned.reason.clone_from(why);
+                    }
                 }
                 return (capacity, wanted);
             }
             Err(short) => short,
         };
         for at in short {
-            load.vms[at].may_move = false;
-            staying.insert(at);
+            let why = "its memory has no room on the nodes that it may use";
+            load.vms[at].stays = Some(why.to_owned());
         }
     }
 }
@@ -268,15 +286,14 @@ fn add(reason: &mut String, choice: &crate::Choice) {
 }
 
 /// `staying`, and the VMs whose moves have no room when these do not move.
-fn depending(moves: &[Move], free: &[u64], staying: &BTreeSet<usize>) -> BTreeSet<usize> {
+fn depending(moves: &[Move], free: &NodeBytes, staying: &BTreeSet<usize>) -> BTreeSet<usize> {
     let mut staying = staying.clone();
     loop {
-        let mut free = free.to_vec();
+        let mut free = free.clone();
         let has_no_room = |step: &&Move| {
-            let has_room = step.bytes <= free[step.to];
+            let has_room = step.bytes <= free.on(step.page, step.to);
             if has_room {
-                free[step.to] -= step.bytes;
-                free[step.from] = free[step.from].saturating_add(step.bytes);
+                free.carry_out(step);
             }
             !has_room
         };
@@ -299,7 +316,7 @@ fn nothing(policy: &'static str, load: &Load) -> Plan {
         after: vm.now.clone(),
         speed_before: 0.0,
         speed_after: 0.0,
-        reason: String::new(),
+        reason: vm.stays.clone().unwrap_or_default(),
     };
     let vms = load.vms.iter().map(vm).collect();
     Plan { policy, outcome: Outcome::InPlace, vms, moves: Vec::new(), notes: Vec::new() }
@@ -307,7 +324,7 @@ fn nothing(policy: &'static str, load: &Load) -> Plan {
 
 /// Why nothing need be planned, if so.
 fn gate(load: &Load, options: &Options) -> Option<Outcome> {
-    let movable = load.vms.iter().filter(|vm| vm.may_move);
+    let movable = load.vms.iter().filter(|vm| vm.stays.is_none());
     if movable.clone().all(|vm| vm.samples.is_empty()) {
         return Some(Outcome::NoCounters);
     }
@@ -355,7 +372,8 @@ fn memories<'a>(placed: impl Iterator<Item = &'a Placed>) -> Vec<Vec<u64>> {
     placed.map(|placed| placed.memory.clone()).collect()
 }
 
-fn ordered(load: &Load, wanted: &[Placed], free: &[u64]) -> Vec<Move> {
+fn ordered(load: &Load, wanted: &[Placed], free: &NodeBytes) -> Vec<Move> {
     let before = memories(load.vms.iter().map(|vm| &vm.now));
-    moves::order(&before, &memories(wanted.iter()), free)
+    let pages: Vec<HugePage> = load.vms.iter().map(|vm| vm.page).collect();
+    moves::order(&before, &memories(wanted.iter()), &pages, free)
 }

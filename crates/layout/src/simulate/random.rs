@@ -104,6 +104,7 @@ fn topology(random: &mut Random) -> Topology {
         cpus: ids(at).collect(),
         total,
         free: total,
+        ..Node::default()
     };
     let between: Vec<u32> = (0..n * n).map(|_| [16, 21, 22, 32][random.index(4)]).collect();
     let distance = |a: usize, b: usize| if a == b { 10 } else { between[a.min(b) * n + a.max(b)] };
@@ -130,7 +131,7 @@ fn resident(topology: &Topology, random: &mut Random, free: &[u64], name: &str) 
         vm.now.memory[node] = left.min(free[node]);
         left -= vm.now.memory[node];
     }
-    vm.may_move = !random.is(0.1);
+    vm.stays = random.is(0.1).then(|| "it may not be moved".to_owned());
     vm
 }
 
@@ -154,7 +155,9 @@ fn described(topology: &Topology, random: &mut Random, name: &str) -> Vm {
         name: name.to_owned(),
         now: Placed { vcpus: vec![None; vcpus], memory: Vec::new() },
         arrival: Arrival::Resident,
-        may_move: true,
+        stays: None,
+        page: None,
+        cells: Vec::new(),
         allowed: Allowed::default(),
         samples,
         source: Source::Recorded,
