@@ -10,7 +10,8 @@ use crate::{
     VmPlan, WayResult,
 };
 
-const VERSION: u32 = 1;
+/// The version of the JSON of all reports here.
+pub const VERSION: u32 = 1;
 
 /// What a policy would do.
 #[must_use]
@@ -313,6 +314,7 @@ pub fn nodes(topology: &Topology) -> Table {
         Column::data("total_bytes"),
         Column::number("free"),
         Column::data("free_bytes"),
+        Column::data("free_huge_bytes"),
         Column::name("Distances").key("distances"),
     ];
     let mut table = Table::new("Nodes", columns);
@@ -327,6 +329,9 @@ pub fn nodes(topology: &Topology) -> Table {
             total_bytes,
             free,
             free_bytes,
+            Cell::count(
+                node.huge_free.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes)),
+            ),
             distances.collect::<Vec<_>>().join(" ").into(),
         ]);
     }
@@ -524,7 +529,7 @@ mod test {
         );
         assert_eq!(report.json["vms"][0]["memory_after"], json!("1:2G"));
         assert_eq!(report.json["moved_bytes"], json!(0));
-        assert!(nodes(&topology).csv().contains("0,2,8589934592,8589934592,10 22"));
+        assert!(nodes(&topology).csv().contains("0,2,8589934592,8589934592,0,10 22"));
     }
 
     #[test]

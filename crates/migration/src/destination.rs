@@ -205,8 +205,15 @@ impl<'a> Destination<'a> {
             vm.process = Some(waiting.found.pid);
             vm.state = ComingState::Placed(place.clone().unwrap_or(default));
         });
-        let mut prepared =
-            Prepared { _announced: announced, requested, waiting, steered, place, layout, processes };
+        let mut prepared = Prepared {
+            _announced: announced,
+            requested,
+            waiting,
+            steered,
+            place,
+            layout,
+            processes,
+        };
         self.put_in_place(&mut prepared);
         Ok(prepared)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{ordered, parts};
+use super::{Options, ordered, parts};
 use crate::load::{Arrival, Load, Placed, Vm};
 use crate::moves::Move;
 use crate::policy::{Choice, MemoryChoice, Part, Room};
@@ -23,10 +23,8 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    pub(super) fn new(topology: &Topology, load: &Load, reserve_per_mille: u64) -> Self {
-        let reserve = |node: &crate::Node| (node.total / 1000).saturating_mul(reserve_per_mille);
-        let mut free = topology.free();
-        free.take(None, &topology.nodes().iter().map(reserve).collect::<Vec<_>>());
+    pub(super) fn new(topology: &Topology, load: &Load, options: &Options) -> Self {
+        let free = options.free(topology);
         let too_large = too_large(topology, load, &free);
         let vms = load.vms.iter().enumerate().filter(|(at, _)| !too_large.contains(at));
         let vms: Vec<&Vm> = vms.map(|(_, vm)| vm).collect();

@@ -10,6 +10,7 @@
 mod capacity;
 mod cells;
 mod parts;
+mod saved;
 #[cfg(test)]
 pub(crate) mod test;
 mod worth;
@@ -22,6 +23,8 @@ use crate::model::Model;
 use crate::moves::{self, Move};
 use crate::policy::Policy;
 use crate::topology::{HugePage, NodeBytes, Topology};
+
+pub use saved::{Misfit, SavedVm};
 
 use capacity::Capacity;
 use cells::Split;
@@ -61,6 +64,17 @@ impl Default for Options {
             moving: 0.05,
             pay_back_s: 100.0,
         }
+    }
+}
+
+impl Options {
+    /// What plans may use of the free memory.
+    fn free(&self, topology: &Topology) -> NodeBytes {
+        let reserve =
+            |node: &crate::Node| (node.total / 1000).saturating_mul(self.reserve_per_mille);
+        let mut free = topology.free();
+        free.take(None, &topology.nodes().iter().map(reserve).collect::<Vec<_>>());
+        free
     }
 }
 
@@ -197,7 +211,7 @@ fn plan_whole(
     policy: &mut dyn Policy,
     options: &Options,
 ) -> Plan {
-    let capacity = Capacity::new(topology, load, options.reserve_per_mille);
+    let capacity = Capacity::new(topology, load, options);
     let is_there = |(at, vm): (usize, &Vm)| capacity.has(at).then(|| vm.now.clone());
     let before: Vec<Option<Placed>> = load.vms.iter().enumerate().map(is_there).collect();
     let speeds_before = options.model.speeds(topology, load, &before);
@@ -252,7 +266,7 @@ fn wanted(
 ) -> (Capacity, Vec<Placed>) {
     let mut load = load.clone();
     loop {
-        let capacity = Capacity::new(topology, &load, options.reserve_per_mille);
+        let capacity = Capacity::new(topology, &load, options);
         let parts = parts::split(topology, &load, &capacity);
         let seen: Vec<_> = parts.iter().map(|(_, part)| part.clone()).collect();
         let choices = policy.place(topology, capacity.room(), &seen);

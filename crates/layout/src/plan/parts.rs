@@ -73,6 +73,7 @@ fn part(
     };
     let mut part = Part {
         vm: vm.id,
+        name: vm.name.clone(),
         number,
         home: usual(vcpus),
         vcpus: vcpus.len(),

@@ -290,6 +290,7 @@ mod test {
     fn part(home: usize, memory: &[u64]) -> Part {
         Part {
             vm: 1,
+            name: String::new(),
             number: 0,
             home: Some(home),
             vcpus: 1,

@@ -2,6 +2,7 @@
 
 mod asym_sched;
 mod dino;
+mod external;
 mod simple;
 
 use std::fmt::Debug;
@@ -11,6 +12,7 @@ use crate::topology::{HugePage, NodeBytes, Topology};
 
 pub use asym_sched::AsymSched;
 pub use dino::{Class, Dino};
+pub use external::External;
 pub use simple::Simple;
 
 /// Names of the policies.
@@ -18,7 +20,7 @@ pub const POLICIES: [&str; 3] = ["simple", "dino", "asymsched"];
 
 /// What chooses nodes. A policy does not know which VM is still on its way.
 pub trait Policy: Debug {
-    /// Its name, one of `POLICIES`.
+    /// Its name: one of `POLICIES`, or `exec`.
     fn name(&self) -> &'static str;
 
     /// A choice for each part, in the parts' order. `room` is what nodes have for all parts that may move: what these use
@@ -42,6 +44,8 @@ pub fn policy_named(name: &str) -> Option<Box<dyn Policy>> {
 pub struct Part {
     /// The VM's number.
     pub vm: u32,
+    /// Its name, which its owner chose: policies compare it with nothing.
+    pub name: String,
     /// Which of the VM's parts.
     pub number: usize,
     /// Where its vCPUs are now, by node; `None`: they run anywhere.
