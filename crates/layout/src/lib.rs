@@ -46,15 +46,3 @@ pub use simulate::{
     rank_policies, simulate,
 };
 pub use topology::{HugePage, MAX_CPUS, MAX_NODES, Node, NodeBytes, Topology, TopologyError};
-
-/// Compares a text with a golden file, or renews it.
-#[cfg(test)]
-fn golden(name: &str, actual: &str) {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path = folder.join("../../tests/golden/layout").join(name);
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, actual).unwrap();
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(actual == expected, "{name} differs: run again with UPDATE=1 and read the change");
-}

@@ -28,7 +28,7 @@ pub(crate) struct Found {
 /// Those of a VM with so many vCPUs.
 ///
 /// # Errors
-/// Why they can't be told apart: moving some of the memory could part vCPUs from it.
+/// Why they are not known: moving some of the memory could part vCPUs from it.
 pub(crate) fn find(
     guest: &[GuestCell],
     vm: &FoundVm,

@@ -32,13 +32,13 @@ pub(crate) fn why_pinned(folder: &Path, bytes: u64) -> Option<String> {
 }
 
 fn has_vfio(folder: &Path) -> bool {
-    let files = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten().take(MAX_FILES);
+    let mut files = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten().take(MAX_FILES);
     let is_one = |entry: fs::DirEntry| {
         let target = fs::read_link(entry.path()).unwrap_or_default();
         let target = target.to_string_lossy();
         target.starts_with("/dev/vfio/") || target.starts_with("anon_inode:[vfio")
     };
-    files.map(is_one).any(|is_one| is_one)
+    files.any(is_one)
 }
 
 #[cfg(test)]

@@ -27,8 +27,8 @@ const MAX_ANSWER: u64 = 4 << 20;
 const MAX_ERROR: usize = 4096;
 /// Memory that it may have.
 const MAX_BYTES: u64 = 4 << 30;
-/// How often it is asked for one plan: again without the VMs whose memory found no room.
-const MAX_ASKED: u32 = 8;
+/// Questions for one plan: another one each time that memory of some VMs found no room, without these.
+const MAX_QUESTIONS: u32 = 8;
 /// A user and a group without files of their own.
 const NO_USER: u32 = 65534;
 
@@ -44,12 +44,12 @@ pub(super) fn program(policy: &str) -> Option<PathBuf> {
 pub(super) fn plan(topology: &Topology, load: &Load, program: &Path) -> anyhow::Result<Plan> {
     let path = std::fs::canonicalize(program)
         .with_context(|| format!("failed to run policy {}", program.display()))?;
-    let mut asked = 0;
+    let mut questions = 0;
     let mut policy = External::new(|question| {
-        asked += 1;
-        match asked <= MAX_ASKED {
+        questions += 1;
+        match questions <= MAX_QUESTIONS {
             true => ask(&path, question, LIMIT),
-            false => Err(format!("its choices had no room {MAX_ASKED} times")),
+            false => Err(format!("its choices had no room {MAX_QUESTIONS} times")),
         }
     });
     let plan = layout::plan(topology, load, &mut policy, &Options::default());
