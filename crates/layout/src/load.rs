@@ -330,6 +330,20 @@ impl Placed {
         let near: f64 = self.vcpus.iter().map(|home| home.map_or_else(anywhere, local)).sum();
         (1.0 - near / self.vcpus.len() as f64).max(0.0)
     }
+
+    /// The same of a guest whose vCPUs use the memory of their own cell. Without cells they use all of it.
+    #[must_use]
+    pub fn remote_of_cells(&self, topology: &Topology, cells: &[Cell]) -> f64 {
+        if cells.is_empty() {
+            return self.remote(topology);
+        }
+        let of = |cell: &Cell| {
+            let vcpus = cell.vcpus.iter().filter_map(|vcpu| self.vcpus.get(*vcpu).copied());
+            let cell = Self { vcpus: vcpus.collect(), memory: cell.memory.clone() };
+            cell.remote(topology) * cell.vcpus.len() as f64
+        };
+        cells.iter().map(of).sum::<f64>() / self.vcpus.len().max(1) as f64
+    }
 }
 
 impl Source {

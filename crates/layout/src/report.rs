@@ -41,7 +41,7 @@ pub fn plan(topology: &Topology, load: &Load, plan: &Plan) -> Report {
 }
 
 /// What became of a VM that was to move.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MovedVm {
     pub name: String,
     /// vCPUs that were bound to another node.
@@ -54,6 +54,8 @@ pub struct MovedVm {
     pub stays: Option<String>,
     /// Where it is by `numa_maps` afterwards; `None`: it has ended.
     pub now: Option<Placed>,
+    /// The part of its accesses that then leaves the node.
+    pub remote: Option<f64>,
 }
 
 /// What a VM did before and after everything was moved.
@@ -103,7 +105,7 @@ pub fn apply(
             moved_bytes,
             now.map(|now| Cell::from(vcpus(topology, now))).into(),
             now.map(|now| Cell::from(memory(topology, now))).into(),
-            now.map(|now| Cell::Real(100.0 * now.remote(topology))).into(),
+            vm.remote.map(|remote| Cell::Real(100.0 * remote)).into(),
             vm.stays.as_deref().map(Cell::from).into(),
         ]);
     }
@@ -225,7 +227,8 @@ fn vms(topology: &Topology, load: &Load, plan: &Plan) -> Table {
     ];
     let mut table = Table::new("VMs by node", columns);
     let hundred = |part: f64| Cell::Real(100.0 * part);
-    for (vm, counted) in plan.vms.iter().zip(&load.vms) {
+    for (at, (vm, counted)) in plan.vms.iter().zip(&load.vms).enumerate() {
+        let [remote_before, remote_after] = plan.remote(topology, at, counted);
         let VmPlan { before, after, .. } = vm;
         let arrives = vm.arrival == Arrival::Incoming;
         let sign = if arrives { " (arrives)" } else { "" };
@@ -237,8 +240,8 @@ fn vms(topology: &Topology, load: &Load, plan: &Plan) -> Table {
             vcpus(topology, after).into(),
             memory(topology, before).into(),
             memory(topology, after).into(),
-            hundred(before.remote(topology)),
-            hundred(after.remote(topology)),
+            hundred(remote_before),
+            hundred(remote_after),
             hundred(vm.speed_before),
             hundred(vm.speed_after),
             counted.source.name().into(),

@@ -18,12 +18,9 @@ use model::{Pid, Tid};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::allowed::allowed;
-use crate::mover::{Mover, Pace};
+use crate::mover::{Mover, Pace, is_much};
 use crate::pinned::why_pinned;
 use crate::read::{HostVm, NumaError, VmProcess, started};
-
-/// A VM goes back if more than a tenth of what should move does not.
-const MAX_STUCK_SHARE: u64 = 10;
 
 /// What a plan's execution did.
 #[derive(Debug, Default)]
@@ -261,9 +258,8 @@ impl<'a> Work<'a> {
         self.moved.push(Move { bytes, ..step });
         let done = &mut self.done[step.vm];
         done.moved = done.moved.saturating_add(bytes);
-        let is_much = |part: u64| step.bytes < part.saturating_mul(MAX_STUCK_SHARE);
         let finished = moved?;
-        if finished && is_much(left.min(stuck)) {
+        if finished && is_much(left.min(stuck), step.bytes) {
             let (vm, wanted) = (vm.process.name.clone(), step.bytes);
             return Err(NumaError::Stuck { vm, left, wanted, node: to });
         }

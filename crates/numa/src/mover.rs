@@ -33,7 +33,8 @@ impl Mover<'_> {
         for range in self.ranges {
             for addresses in batches(range) {
                 // Where most pages are pinned, trying all of them takes long.
-                if self.left < range.page_bytes || wanted < self.stuck {
+                let is_stuck = is_much(self.stuck, wanted) && self.moved < self.stuck;
+                if self.left < range.page_bytes || is_stuck {
                     return Ok(true);
                 }
                 if stop() {
@@ -72,6 +73,11 @@ impl Mover<'_> {
         self.stuck += waiting.len() as u64 * page_bytes;
         Ok(())
     }
+}
+
+/// Whether so many bytes that do not move are too many: more than a tenth of those that should.
+pub(crate) fn is_much(stuck: u64, wanted: u64) -> bool {
+    wanted < stuck.saturating_mul(10)
 }
 
 /// The addresses of a range's pages. No batch ends within a huge page: the kernel moves such a page as a whole, and what of

@@ -365,6 +365,15 @@ fn text(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+impl HostVm {
+    /// The part of its accesses that goes to another node, as its memory lies.
+    #[must_use]
+    pub fn remote(&self, topology: &Topology) -> f64 {
+        let cells: Vec<Cell> = self.cells.iter().map(|cell| cell.cell.clone()).collect();
+        self.placed.remote_of_cells(topology, &cells)
+    }
+}
+
 impl Host {
     /// The VMs as a load. `samples` says how each uses memory, and what counted that.
     #[must_use]

@@ -170,7 +170,7 @@ impl Activities {
             let plan = planned.plan.vms.iter().find(|plan| plan.id == vm.process.pid.0)?;
             let topology = &planned.host.topology;
             let now = after.vms.iter().find(|now| now.process == vm.process);
-            let remote = |vm: &HostVm| vm.placed.remote(topology);
+            let remote = |vm: &HostVm| vm.remote(topology);
             Some(MeasuredVm {
                 name: name.clone(),
                 before,
@@ -185,14 +185,15 @@ impl Activities {
 }
 
 fn moved(done: &Applied, after: &Host) -> MovedVm {
-    let now = after.vms.iter().find(|vm| vm.process.pid == done.pid).map(|vm| vm.placed.clone());
+    let now = after.vms.iter().find(|vm| vm.process.pid == done.pid);
     MovedVm {
         name: done.name.clone(),
         vcpus: done.vcpus as u64,
         wanted: done.wanted,
         moved: done.moved,
         stays: done.stays.clone(),
-        now,
+        now: now.map(|vm| vm.placed.clone()),
+        remote: now.map(|vm| vm.remote(&after.topology)),
     }
 }
 

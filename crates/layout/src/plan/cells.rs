@@ -7,8 +7,9 @@
 //! The guest believes that a cell's vCPUs are near the cell's memory, so they go together.
 
 use super::{Plan, VmPlan};
-use crate::load::{Allowed, Load, Placed, Sample, Vm};
+use crate::load::{Allowed, Cell, Load, Placed, Sample, Vm};
 use crate::moves::Move;
+use crate::topology::Topology;
 
 /// A load whose VMs are whole, or cells.
 #[derive(Debug)]
@@ -55,6 +56,32 @@ impl Split {
         };
         let moves = plan.moves.into_iter().map(step).collect();
         Plan { vms, moves, ..plan }
+    }
+}
+
+impl Plan {
+    /// The part of a VM's accesses that goes to another node than the vCPU's, before and after: each cell's vCPUs use the
+    /// cell's memory.
+    #[must_use]
+    pub fn remote(&self, topology: &Topology, at: usize, vm: &Vm) -> [f64; 2] {
+        let planned = &self.vms[at];
+        let after = |(number, cell): (usize, &Cell)| Cell {
+            vcpus: cell.vcpus.clone(),
+            memory: self.cell_after(at, vm, number),
+        };
+        let cells: Vec<Cell> = vm.cells.iter().enumerate().map(after).collect();
+        let before = planned.before.remote_of_cells(topology, &vm.cells);
+        [before, planned.after.remote_of_cells(topology, &cells)]
+    }
+
+    /// The memory of a cell after the plan's moves.
+    pub(super) fn cell_after(&self, at: usize, vm: &Vm, cell: usize) -> Vec<u64> {
+        let mut memory = vm.cells[cell].memory.clone();
+        for step in self.moves.iter().filter(|step| (step.vm, step.cell) == (at, Some(cell))) {
+            memory[step.from] = memory[step.from].saturating_sub(step.bytes);
+            memory[step.to] = memory[step.to].saturating_add(step.bytes);
+        }
+        memory
     }
 }
 

@@ -61,7 +61,7 @@ impl Plan {
         let saved = |(at, (vm, planned)): (usize, (&Vm, &VmPlan))| {
             let rows = match vm.cells.is_empty() {
                 true => vec![planned.after.memory.clone()],
-                false => (0..vm.cells.len()).map(|cell| self.after(at, vm, cell)).collect(),
+                false => (0..vm.cells.len()).map(|cell| self.cell_after(at, vm, cell)).collect(),
             };
             let by_node = |row: Vec<u64>| {
                 let nodes = row.into_iter().enumerate().filter(|(_, bytes)| 0 < *bytes);
@@ -76,16 +76,6 @@ impl Plan {
             }
         };
         load.vms.iter().zip(&self.vms).enumerate().map(saved).collect()
-    }
-
-    /// The memory of a cell after the plan's moves.
-    fn after(&self, at: usize, vm: &Vm, cell: usize) -> Vec<u64> {
-        let mut memory = vm.cells[cell].memory.clone();
-        for step in self.moves.iter().filter(|step| (step.vm, step.cell) == (at, Some(cell))) {
-            memory[step.from] = memory[step.from].saturating_sub(step.bytes);
-            memory[step.to] = memory[step.to].saturating_add(step.bytes);
-        }
-        memory
     }
 
     /// The plan for the VMs as they are now.

@@ -264,6 +264,7 @@ fn cells_of_a_guest_keep_their_vcpus_with_their_memory() {
             let home = *homes.first().unwrap();
             assert_eq!((homes.len(), cell.memory[home]), (1, 2 * G), "{policy}: {plan:?}");
         }
+        assert_eq!(plan.remote(&machine(4), 0, &load.vms[0]), [1.0, 0.0]);
         let sum = |node: usize| cells.iter().map(|cell| cell.memory[node]).sum::<u64>();
         assert_eq!(after.memory, (0..4).map(sum).collect::<Vec<_>>(), "{policy}");
         assert!(0.9 < plan.vms[0].speed_after && plan.vms[0].speed_before < 0.8);
