@@ -57,6 +57,14 @@ pub struct NumaMaps {
     pub is_cut: bool,
 }
 
+/// The size of huge pages that programs get which name none, of `/proc/meminfo`.
+#[must_use]
+pub fn default_huge_page(proc: &Path) -> Option<u64> {
+    let text = text(&proc.join("meminfo")).ok()?;
+    let size = text.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
+    size.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// Reads the nodes of a host from `sys`. A kernel without NUMA has none.
 ///
 /// # Errors

@@ -253,7 +253,9 @@ fn vm(entry: &VmEntry, topology: &Topology, others: &Load, rate: u64) -> Result<
     let index = |id: &u32| topology.index_of(*id).ok_or_else(|| wrong("there is no such node"));
     let mut now = match &entry.node {
         Some(id) => Placed::on(index(id)?, entry.vcpus, bytes, topology.len()),
-        None => default_placement(topology, others, entry.vcpus, bytes, &Allowed::default()),
+        None => {
+            default_placement(topology, others, entry.vcpus, (bytes, None), &Allowed::default())
+        }
     };
     if let Some(ids) = &entry.memory_nodes {
         if ids.is_empty() {

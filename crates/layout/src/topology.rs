@@ -189,6 +189,18 @@ impl Topology {
         free
     }
 
+    /// The same nodes with so much less that is free.
+    #[must_use]
+    pub fn without(mut self, taken: &NodeBytes) -> Self {
+        for (at, node) in self.nodes.iter_mut().enumerate() {
+            node.free = node.free.saturating_sub(taken.on(None, at));
+            for (size, free) in &mut node.huge_free {
+                *free = free.saturating_sub(taken.on(Some(*size), at));
+            }
+        }
+        self
+    }
+
     /// The same nodes with so much free memory.
     #[must_use]
     pub fn with_free(mut self, free: &[u64]) -> Self {

@@ -93,7 +93,7 @@ fn arriving_vm(topology: &Topology, load: &Load, coming: &ComingVm, move_bytes_p
         now: Placed::default(),
         arrival: Arrival::Incoming,
         stays: None,
-        page: None,
+        page: coming.page,
         cells: Vec::new(),
         allowed: allowed.clone(),
         samples,
@@ -103,8 +103,8 @@ fn arriving_vm(topology: &Topology, load: &Load, coming: &ComingVm, move_bytes_p
     };
     match &coming.state {
         ComingState::Offered => {
-            let (vcpus, bytes) = (requested.vcpus, requested.memory);
-            let now = default_placement(topology, load, vcpus, bytes, allowed);
+            let (vcpus, memory) = (requested.vcpus, (requested.memory, coming.page));
+            let now = default_placement(topology, load, vcpus, memory, allowed);
             Vm { now, ..vm }
         }
         // Its QEMU has, or will have, its memory there.
@@ -288,6 +288,7 @@ mod test {
             counters: heavy(),
             allowed: Allowed::default(),
             process: None,
+            page: None,
             state: ComingState::Offered,
         }
     }
@@ -347,6 +348,26 @@ mod test {
             let arranged = arrange(&topology(free), load, &coming, 8, "simple", G);
             assert_eq!(arranged.processes, [Pid(50), Pid(8)]);
         }
+    }
+
+    #[test]
+    fn a_vm_on_huge_pages_comes_where_these_are_free() {
+        const PAGE: u64 = 2 << 20;
+        let nodes = topology([15 * G, G / 2]).nodes().to_vec();
+        let huge = |(node, huge): (&Node, u64)| Node {
+            huge_free: [(PAGE, huge * G)].into(),
+            ..node.clone()
+        };
+        let distances = vec![vec![10, 21], vec![21, 10]];
+        let nodes = nodes.iter().zip([0, 5]).map(huge).collect();
+        let topology = Topology::new(nodes, distances, None).unwrap();
+        let of = |page| {
+            let coming = ComingVm { page, ..coming(9, "web") };
+            arrange(&topology, Load::default(), &[coming], 9, "simple", G).place
+        };
+        assert_eq!(of(Some(PAGE)), Ok(Placed::on(1, 1, 4 * G, 2)));
+        assert_eq!(of(None), Ok(Placed::on(0, 1, 4 * G, 2)));
+        assert_eq!(of(Some(1 << 30)), Err("the nodes have too little free memory".to_owned()));
     }
 
     #[test]

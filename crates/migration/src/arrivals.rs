@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use layout::{Allowed, Placed, Sample, Source};
+use layout::{Allowed, HugePage, NodeBytes, Placed, Sample, Source};
 use model::Pid;
 use numa::Host;
 
@@ -27,6 +27,8 @@ pub(crate) struct ComingVm {
     pub(crate) allowed: Allowed,
     /// The process that waits for it, if there is one by now.
     pub(crate) process: Option<Pid>,
+    /// What its memory will be made of.
+    pub(crate) page: HugePage,
     pub(crate) state: ComingState,
 }
 
@@ -60,6 +62,7 @@ impl Arrivals {
             counters: counters.clone(),
             allowed: Allowed::default(),
             process: None,
+            page: None,
             state: ComingState::Offered,
         });
         Announced { arrivals: self, number }
@@ -79,7 +82,7 @@ impl Announced<'_> {
     }
 
     /// The memory of each node that others still need of what is free.
-    pub(crate) fn reserved_for_others(&self, host: &Host) -> Vec<u64> {
+    pub(crate) fn reserved_for_others(&self, host: &Host) -> NodeBytes {
         let others = self.arrivals.all();
         reserved(host, others.iter().filter(|vm| vm.number != self.number))
     }
@@ -93,15 +96,17 @@ impl Drop for Announced<'_> {
 }
 
 /// The memory of each node that VMs with a place still need of what is free: less what their processes have already.
-pub(crate) fn reserved<'a>(host: &Host, vms: impl Iterator<Item = &'a ComingVm>) -> Vec<u64> {
-    let mut reserved = vec![0_u64; host.topology.len()];
+pub(crate) fn reserved<'a>(host: &Host, vms: impl Iterator<Item = &'a ComingVm>) -> NodeBytes {
+    let mut reserved = NodeBytes::default();
     for vm in vms {
         let ComingState::Placed(place) = &vm.state else { continue };
         let has = host.vms.iter().find(|has| Some(has.process.pid) == vm.process);
-        for (node, (sum, bytes)) in reserved.iter_mut().zip(&place.memory).enumerate() {
+        let missing = |(node, bytes): (usize, &u64)| {
             let has = has.and_then(|has| has.placed.memory.get(node)).copied().unwrap_or(0);
-            *sum = sum.saturating_add(bytes.saturating_sub(has));
-        }
+            bytes.saturating_sub(has)
+        };
+        let missing: Vec<u64> = place.memory.iter().enumerate().map(missing).collect();
+        reserved.add(vm.page, &missing);
     }
     reserved
 }

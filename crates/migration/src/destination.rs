@@ -14,8 +14,9 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ::host::vms::MemoryBacking;
 use api::layout::{Counters, DestinationMessage, HostLayout, SourceMessage, StartedBy, VERSION};
-use layout::{Placed, Plan, Topology};
+use layout::{HugePage, Placed, Plan, Topology};
 use model::Pid;
 use numa::{AppliedPlan, Host, HostVm, Steered, VmProcess};
 use tracing::{info, warn};
@@ -167,15 +168,20 @@ impl<'a> Destination<'a> {
         let left_out = load.leave_out_unsound(&host.topology);
         let rate = config.move_bytes_per_s;
         let allowed = found.as_ref().map(|waiting| waiting.allowed(&host.topology, &requested));
+        let page = match (&found, incoming) {
+            (Some(waiting), _) => {
+                huge_page(&::host::vms::command_line(Path::new(PROC), waiting.found.pid.0))
+            }
+            (None, Some(incoming)) => huge_page(incoming.command.words()),
+            (None, None) => None,
+        };
         announced.change(|vm| {
             vm.process = found.as_ref().map(|waiting| waiting.found.pid);
             vm.allowed = allowed.unwrap_or_default();
+            vm.page = page;
         });
         let reserved = announced.reserved_for_others(&host);
-        let free = host.topology.nodes().iter().zip(reserved);
-        let free: Vec<u64> =
-            free.map(|(node, reserved)| node.free.saturating_sub(reserved)).collect();
-        let topology = host.topology.clone().with_free(&free);
+        let topology = host.topology.clone().without(&reserved);
         let coming = self.arrivals.all();
         let mut arranged =
             arrange::arrange(&topology, load, &coming, announced.number, policy, rate);
@@ -272,7 +278,7 @@ impl<'a> Destination<'a> {
         let prealloc = self.host.config.prealloc;
         if let Ok(place) = &arranged.place {
             let nodes = nodes(host, place);
-            let bound = match self.room(place, announced) {
+            let bound = match self.room(place, huge_page(incoming.command.words()), announced) {
                 Ok(()) if incoming.command.places_memory() => {
                     let memory = Memory::Bound { nodes, prealloc };
                     incoming::start(self.host, self.records, incoming, &memory)
@@ -315,12 +321,18 @@ impl<'a> Destination<'a> {
     }
 
     /// Whether its nodes still have the memory: VMs start and grow while residents are moved.
-    fn room(&self, place: &Placed, announced: &Announced<'_>) -> Result<(), String> {
+    fn room(
+        &self,
+        place: &Placed,
+        page: HugePage,
+        announced: &Announced<'_>,
+    ) -> Result<(), String> {
         let host = self.read()?;
         let reserved = announced.reserved_for_others(&host);
-        let nodes = host.topology.nodes().iter().zip(reserved);
-        for ((node, reserved), wanted) in nodes.zip(&place.memory) {
-            let free = node.free.saturating_sub(reserved);
+        let topology = host.topology.without(&reserved);
+        let free = topology.free();
+        for (at, (node, wanted)) in topology.nodes().iter().zip(&place.memory).enumerate() {
+            let free = free.on(page, at);
             if free < *wanted {
                 let (id, free, wanted) = (node.id, free >> 20, wanted >> 20);
                 return Err(format!("node {id} has {free} MiB free of {wanted}"));
@@ -466,6 +478,22 @@ impl<'a> Destination<'a> {
             Err(error) => layout.notes.push(error),
         }
         layout.before_switch_over = false;
+    }
+}
+
+/// The size of the huge pages that the memory of a QEMU with this command line is made of.
+fn huge_page(words: &[String]) -> HugePage {
+    /// Of hugetlbfs, from the kernel's `uapi/linux/magic.h`.
+    const MAGIC: i64 = 0x9584_58f6;
+    match ::host::vms::memory_backing(words)? {
+        MemoryBacking::HugePages(size) => {
+            size.or_else(|| ::host::numa::default_huge_page(Path::new(PROC)))
+        }
+        MemoryBacking::Path(path) => {
+            let system = rustix::fs::statfs(&path).ok()?;
+            let size = u64::try_from(system.f_bsize).ok()?;
+            (system.f_type == MAGIC).then_some(size)
+        }
     }
 }
 

@@ -60,6 +60,15 @@ pub struct VmProcess {
     pub cells: Vec<GuestCell>,
 }
 
+/// Memory that is not the usual kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemoryBacking {
+    /// A file, or a folder for files: of hugetlbfs, it may be.
+    Path(PathBuf),
+    /// Huge pages of this size, or of the kernel's default size.
+    HugePages(Option<u64>),
+}
+
 /// A NUMA node of a guest, as the command line describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GuestCell {
@@ -273,6 +282,12 @@ pub fn monitor_path(words: &[String]) -> Option<PathBuf> {
         SocketAddress::Path(path) => Some(path),
         SocketAddress::Descriptor(_) => None,
     })
+}
+
+/// What the memory of a QEMU with this command line is made of, if that is not the usual kind.
+#[must_use]
+pub fn memory_backing(words: &[String]) -> Option<MemoryBacking> {
+    Qemu::parse(split_program(words).1, "", "").backing
 }
 
 /// Whether this process is still the one that began then: process ids are used again.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::{GuestCell, SocketAddress, VmSockets, number, small_list, valid_uuid};
+use super::{GuestCell, MemoryBacking, SocketAddress, VmSockets, number, small_list, valid_uuid};
 
 /// What a QEMU's command line says.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub(super) struct Qemu {
     pub(super) config: Option<PathBuf>,
     /// The guest's NUMA nodes, if it has several.
     pub(super) cells: Vec<GuestCell>,
+    /// What its memory is made of; of several backends the last one's.
+    pub(super) backing: Option<MemoryBacking>,
 }
 
 /// Options without a value. All others have one, which may begin with a dash.
@@ -128,6 +130,7 @@ impl Groups {
         match option {
             "uuid" => self.found.uuid = valid_uuid(value),
             "id" => self.found.id = Some(value.to_owned()),
+            "mem-path" => self.found.backing = Some(MemoryBacking::Path(value.into())),
             "readconfig" => self.found.config = Some(value.into()),
             "qmp" | "qmp-pretty" => {
                 let here = value.strip_prefix("unix:").and_then(|value| {
@@ -158,6 +161,8 @@ impl Groups {
             "object" if options.get("qom-type").is_some_and(|name| name.starts_with("memory-")) => {
                 let size = options.get("size").and_then(size);
                 self.backends.extend(owned("id").zip(size));
+                self.found.backing =
+                    MemoryBacking::from_options(options).or(self.found.backing.take());
             }
             "numa" => self.add_cell(options),
             "mon" if options.get("mode") == Some("control") => {
@@ -216,6 +221,15 @@ impl Groups {
         let listening = monitors.filter(|monitor| monitor.listens != Some(false));
         found.sockets.monitors = listening.map(|monitor| monitor.address).collect();
         found
+    }
+}
+
+impl MemoryBacking {
+    fn from_options(options: &Options) -> Option<Self> {
+        let is_huge = options.get("hugetlb").is_some_and(|value| matches!(value, "on" | "true"));
+        let path = options.get("mem-path").map(|path| Self::Path(path.into()));
+        let size = options.get("hugetlbsize").and_then(size);
+        is_huge.then_some(Self::HugePages(size)).or(path)
     }
 }
 
@@ -401,6 +415,20 @@ mod test {
         );
         check("-numa node,mem=512 -numa node,mem=512", &[(&[], 0), (&[], 0)]);
         check("-object memory-backend-ram,id=a,size=1G -numa node,memdev=a", &[]);
+        let backing = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            Qemu::parse(&words, "", "").backing
+        };
+        let path = Some(MemoryBacking::Path("/dev/hugepages".into()));
+        assert_eq!(
+            backing("-object memory-backend-file,id=a,size=1G,mem-path=/dev/hugepages"),
+            path
+        );
+        assert_eq!(backing("-mem-path /dev/hugepages -mem-prealloc"), path);
+        let huge = "-object {\"qom-type\":\"memory-backend-memfd\",\"id\":\"a\",\"hugetlb\":true,\"hugetlbsize\":2097152}";
+        assert_eq!(backing(huge), Some(MemoryBacking::HugePages(Some(2 << 20))));
+        assert_eq!(backing("-object memory-backend-memfd,id=a,size=1G,hugetlb=off"), None);
+        assert_eq!(backing("-object memory-backend-ram,id=a,size=1G"), None);
         check("-numa node,cpus=0-4294967295 -numa node,nodeid=x -numa node", &[(&[], 0), (&[], 0)]);
     }
 

@@ -358,7 +358,7 @@ pub fn default_placement(
     topology: &Topology,
     load: &Load,
     vcpus: usize,
-    bytes: u64,
+    (bytes, page): (u64, HugePage),
     allowed: &Allowed,
 ) -> Placed {
     let nodes = topology.nodes();
@@ -373,9 +373,9 @@ pub fn default_placement(
     let key = |node: &usize| (0 < cpus[*node], idle(*node), std::cmp::Reverse(*node));
     let home = best.max_by_key(key).unwrap_or_default();
     let mut memory = vec![0; topology.len()];
-    let mut left = bytes;
+    let (mut left, free) = (bytes, topology.free());
     for node in topology.nearest(home).into_iter().filter(|node| allowed.allows_memory(*node)) {
-        memory[node] = left.min(nodes[node].free);
+        memory[node] = left.min(free.on(page, node));
         left -= memory[node];
     }
     memory[home] += left;

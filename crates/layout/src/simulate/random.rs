@@ -75,8 +75,13 @@ pub(super) fn case(topology: &Topology, random: &mut Random, name: String) -> Ca
     for n in 0..=random.below(2) {
         let bytes = size(random).min(topology.nodes()[0].total);
         let mut vm = described(&topology, random, &format!("arrives{n}"));
-        vm.now =
-            default_placement(&topology, &load, vm.now.vcpus.len(), bytes, &Allowed::default());
+        vm.now = default_placement(
+            &topology,
+            &load,
+            vm.now.vcpus.len(),
+            (bytes, None),
+            &Allowed::default(),
+        );
         if random.is(0.5) {
             // The kernel's balancer moved its vCPUs since.
             let home = random.index(topology.len());
