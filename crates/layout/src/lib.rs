@@ -36,7 +36,9 @@ pub use load::{
 };
 pub use model::Model;
 pub use moves::Move;
-pub use plan::{Misfit, Options, Outcome, Plan, SavedVm, VmPlan, default_placement, plan};
+pub use plan::{
+    Misfit, Options, Outcome, Plan, SavedVm, VmPlan, default_placement, plan, read_plan,
+};
 pub use policy::{
     AsymSched, Choice, Class, Dino, External, MemoryChoice, POLICIES, Part, Policy, Room, Simple,
     policy_named,

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The version of the JSON of all reports here.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 /// What a policy would do.
 #[must_use]

@@ -1,7 +1,7 @@
 //! Policies that are programs of others: `--policy exec:PROGRAM`.
 //!
 //! ```text
-//!  vmscope (root)                                  PROGRAM (its file's owner, or user 65534; no new privileges)
+//!  vmscope (root)                                  PROGRAM (its file's owner, or a user of no one else; no new privileges)
 //!    | -- question, on its standard input ---------> |
 //!    | <-- choices, on its standard output --------- |   at most 4 MiB, within 10 s
 //!    | -- kill: the program, and what it started --> |
@@ -29,8 +29,8 @@ const MAX_ERROR: usize = 4096;
 const MAX_BYTES: u64 = 4 << 30;
 /// Questions for one plan: another one each time that memory of some VMs found no room, without these.
 const MAX_QUESTIONS: u32 = 8;
-/// A user and a group without files of their own.
-const NO_USER: u32 = 65534;
+/// User and group ids from here on belong to no user.
+const UNUSED_IDS: u32 = 1_879_048_192;
 
 /// The program of `exec:PROGRAM`.
 pub(super) fn program(policy: &str) -> Option<PathBuf> {
@@ -66,7 +66,9 @@ fn ask(program: &Path, question: &str, limit: Duration) -> Result<String, String
     let start = Instant::now();
     let mut child = spawn(program).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            format!("{error}: the owner of its file, or user {NO_USER}, must be able to run it")
+            format!(
+                "{error}: the owner of its file must be able to run it, any user if that is root"
+            )
         }
         _ => error.to_string(),
     })?;
@@ -93,8 +95,9 @@ fn spawn(program: &Path) -> io::Result<Child> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     if rustix::process::geteuid().is_root() {
         let owner = std::fs::metadata(program)?.uid();
+        let unused = UNUSED_IDS.saturating_add(std::process::id());
         // The standard library drops all groups with them.
-        command.uid(if owner == 0 { NO_USER } else { owner }).gid(NO_USER);
+        command.uid(if owner == 0 { unused } else { owner }).gid(unused);
     }
     // A thread's children can gain no privileges after this, the thread neither: so it is one of its own.
     let spawned = std::thread::scope(|scope| {
@@ -222,7 +225,8 @@ mod test {
         let status = status.unwrap();
         assert!(status.contains("NoNewPrivs:\t1\n"), "{status}");
         let is_root = rustix::process::geteuid().is_root();
-        let dropped = ["CapEff:\t0000000000000000\n", "Uid:\t65534\t65534\t65534\t65534\n"];
+        let user = UNUSED_IDS + std::process::id();
+        let dropped = ["CapEff:\t0000000000000000\n", &format!("Uid:\t{user}\t{user}\t{user}\t")];
         assert!(!is_root || dropped.iter().all(|line| status.contains(line)), "{status}");
     }
 

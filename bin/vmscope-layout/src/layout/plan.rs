@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use layout::report::{MeasuredVm, MovedVm};
-use layout::{Activity, Load, Options, Outcome, Plan, SavedVm, Source, Vm};
+use layout::{Activity, Load, Options, Outcome, Plan, Source, Vm};
 use model::Pid;
 use numa::{Applied, AppliedPlan, Host, HostVm, Roots, VmProcess, Watched};
 use probes::{FoundVm, VmFinder};
@@ -247,27 +247,16 @@ fn planned(how: &How, stop: &AtomicBool) -> anyhow::Result<Planned> {
     Ok(Planned { host, found, load, plan })
 }
 
-/// What is read of the JSON of `vmscope layout plan`.
-#[derive(serde::Deserialize)]
-struct PlanFile {
-    version: u32,
-    placement: Vec<SavedVm>,
-}
-
 /// The plan of a file, for the VMs as they are now.
 fn planned_before(how: &How, path: &Path) -> anyhow::Result<Planned> {
-    let of_path = |what: &str| Usage(format!("{}: {what}", path.display()));
-    let file: PlanFile = serde_json::from_str(&read(path)?)
-        .map_err(|error| of_path(&format!("not a plan of `vmscope layout plan`: {error}")))?;
-    if file.version != layout::report::VERSION {
-        return Err(of_path("a plan of another version of vmscope").into());
-    }
+    let saved = layout::read_plan(&read(path)?)
+        .map_err(|error| Usage(format!("{}: {error}", path.display())))?;
     let found = VmFinder::load()?.find(None)?;
     let host = numa::read(Path::new(SYS), Path::new(PROC), &found)?;
     let mut load = host.load(how.rate, |_| (Source::None, Vec::new()));
     load.leave_out_unsound(&host.topology);
     let (started, options) = (|vm: &Vm| began(&host, vm), Options::default());
-    let plan = Plan::again(&host.topology, &load, started, &file.placement, &options)
+    let plan = Plan::again(&host.topology, &load, started, &saved, &options)
         .map_err(|misfit| table::clean(&misfit.to_string()).into_owned())
         .map_err(|misfit| anyhow::anyhow!("{} no longer fits: {misfit}", path.display()))?;
     Ok(Planned { host, found, load, plan })

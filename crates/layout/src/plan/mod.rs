@@ -24,7 +24,7 @@ use crate::moves::{self, Move};
 use crate::policy::Policy;
 use crate::topology::{HugePage, NodeBytes, Topology};
 
-pub use saved::{Misfit, SavedVm};
+pub use saved::{Misfit, SavedVm, read_plan};
 
 use capacity::Capacity;
 use cells::Split;

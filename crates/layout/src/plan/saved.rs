@@ -8,6 +8,7 @@ use super::capacity::usable_cpus;
 use super::{Options, Outcome, Plan, VmPlan, nothing};
 use crate::load::{Load, Placed, Vm};
 use crate::moves::{self, Move};
+use crate::report::VERSION;
 use crate::topology::{HugePage, Topology};
 
 /// Where a plan wants a VM.
@@ -46,6 +47,25 @@ pub enum Misfit {
     NoRoom { vm: String, node: u32, bytes: u64 },
     #[error("node {node} would have {vcpus} vCPUs, and has room for {most}")]
     Vcpus { node: u32, vcpus: usize, most: usize },
+}
+
+#[derive(Debug, Deserialize)]
+struct PlanFile {
+    version: u32,
+    placement: Vec<SavedVm>,
+}
+
+/// The VMs of a plan that was saved: of the JSON of `vmscope layout plan`.
+///
+/// # Errors
+/// If it is something else.
+pub fn read_plan(text: &str) -> Result<Vec<SavedVm>, String> {
+    let file: PlanFile = serde_json::from_str(text)
+        .map_err(|error| format!("not a plan of `vmscope layout plan`: {error}"))?;
+    match file.version == VERSION {
+        true => Ok(file.placement),
+        false => Err("a plan of another version of vmscope".to_owned()),
+    }
 }
 
 impl Plan {
