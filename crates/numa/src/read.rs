@@ -225,7 +225,7 @@ fn vm(
         stays: pinned.or(unclear),
         page,
         cells,
-        ranges: ranges(&maps, &found.slots),
+        ranges: of_page(ranges(&maps, &found.slots), page),
         ran_s: uptime_s(proc).map_or(0.0, |uptime| (uptime - began_s).max(0.0)),
         has_policy,
     };
@@ -233,19 +233,20 @@ fn vm(
 }
 
 fn host_cell(topology: &Topology, maps: &NumaMaps, cell: &cells::Found) -> HostCell {
-    let (memory, ..) = memory(topology, maps, &cell.slots);
-    HostCell { cell: Cell { vcpus: cell.vcpus.clone(), memory }, ranges: ranges(maps, &cell.slots) }
+    let (memory, _, page) = memory(topology, maps, &cell.slots);
+    let ranges = of_page(ranges(maps, &cell.slots), page);
+    HostCell { cell: Cell { vcpus: cell.vcpus.clone(), memory }, ranges }
 }
 
-/// Bytes of guest memory on each node, whether a policy other than the default holds for some of it, and what most of it is
-/// made of.
+/// What most of the guest's memory is made of, the bytes of this on each node, and whether a policy other than the default
+/// holds for some of it.
 fn memory(
     topology: &Topology,
     maps: &NumaMaps,
     slots: &[MemorySlot],
 ) -> (Vec<u64>, bool, HugePage) {
-    let mut memory = vec![0_u64; topology.len()];
-    let mut of_pages = BTreeMap::<HugePage, u64>::new();
+    let none = || vec![0_u64; topology.len()];
+    let mut of_pages = BTreeMap::<HugePage, Vec<u64>>::new();
     let (mut has_policy, mut seen) = (false, BTreeSet::new());
     for slot in slots {
         for mapping in maps.within(slot.address, slot_end(slot)) {
@@ -254,8 +255,7 @@ fn memory(
             }
             has_policy |= !mapping.default_policy;
             let page = mapping.is_huge.then_some(mapping.page_bytes);
-            let bytes = of_pages.entry(page).or_default();
-            *bytes = mapping.bytes().fold(*bytes, |sum, (_, more)| sum.saturating_add(more));
+            let memory = of_pages.entry(page).or_insert_with(none);
             for (node, bytes) in mapping.bytes() {
                 if let Some(at) = topology.index_of(node) {
                     memory[at] = memory[at].saturating_add(bytes);
@@ -263,12 +263,20 @@ fn memory(
             }
         }
     }
-    let most = of_pages.into_iter().max_by_key(|(_, bytes)| *bytes);
-    (memory, has_policy, most.and_then(|(page, _)| page))
+    let sum = |memory: &[u64]| memory.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+    let most = of_pages.into_iter().max_by_key(|(_, memory)| sum(memory));
+    let (page, memory) = most.unwrap_or_else(|| (None, none()));
+    (memory, has_policy, page)
 }
 
 pub(crate) fn slot_end(slot: &MemorySlot) -> u64 {
     slot.address.saturating_add(slot.pages.saturating_mul(4096))
+}
+
+/// A VM on huge pages has small memories of usual pages besides, such as its firmware: these stay.
+fn of_page(mut ranges: Vec<MemoryRange>, page: HugePage) -> Vec<MemoryRange> {
+    ranges.retain(|range| page.is_none_or(|page| range.page_bytes == page));
+    ranges
 }
 
 /// Ascending, those that touch as one.
@@ -559,7 +567,8 @@ pub(crate) mod test {
         let (root, mut found) = machine();
         let (sys, proc) = (root.path().join("sys"), root.path().join("proc"));
         const HUGE: u64 = 2 << 20;
-        let maps = "7e0000000000 bind:0 huge anon=1 N0=1 kernelpagesize_kB=2048\n\
+        let maps = "7d0000000000 default anon=64 N0=64 kernelpagesize_kB=4\n\
+                    7e0000000000 bind:0 huge anon=1 N0=1 kernelpagesize_kB=2048\n\
                     7f0000000000 bind:1 huge anon=1 N1=1 kernelpagesize_kB=2048\n";
         fs::write(proc.join("40/numa_maps"), maps).unwrap();
         let pool = sys.join("devices/system/node/node1/hugepages/hugepages-2048kB");
@@ -582,10 +591,13 @@ pub(crate) mod test {
         let slot =
             |first_page, address| MemorySlot { first_page, pages: 512, address, read_only: false };
         found[0].slots = vec![slot(0, 0x7e00_0000_0000), slot(512, 0x7f00_0000_0000)];
+        let rom = MemorySlot { pages: 64, read_only: true, ..slot(0xf_ffc0, 0x7d00_0000_0000) };
+        found[0].slots.push(rom);
         let host = read(&sys, &proc, &found).unwrap();
         assert_eq!(host.topology.free().on(Some(HUGE), 1), 5 * HUGE);
         let vm = &host.vms[0];
         assert_eq!((vm.page, &vm.stays, vm.has_policy), (Some(HUGE), &None, true));
+        assert_eq!((&vm.placed.memory, vm.ranges.len()), (&vec![HUGE, HUGE], 2));
         let cells: Vec<&Cell> = vm.cells.iter().map(|cell| &cell.cell).collect();
         let cell =
             |vcpu: usize, memory: [u64; 2]| Cell { vcpus: vec![vcpu], memory: memory.to_vec() };
