@@ -1,6 +1,7 @@
 //! `vmscope layout`.
 
 mod daemon;
+mod exec_policy;
 mod file;
 mod plan;
 mod simulate;
@@ -52,6 +53,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// A policy's name, or none, for `--policy` of a migration.
 pub(super) fn migration_policy(name: &str) -> Result<String, String> {
     if name == NO_POLICY { Ok(name.to_owned()) } else { policy(name) }
+}
+
+/// A policy's name or program, for `--policy` of plans.
+fn plan_policy(name: &str) -> Result<String, String> {
+    if exec_policy::program(name).is_some() {
+        return Ok(name.to_owned());
+    }
+    policy(name).map_err(|names| format!("{names}, and exec:PROGRAM"))
 }
 
 /// A policy's name, for `--policy`.

@@ -69,6 +69,36 @@ fn what_is_wrong_is_said_in_one_line() {
 }
 
 #[test]
+fn policies_and_plans_that_are_none_are_refused_before_anything_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |words: &str, plan: &str, expected: &str| {
+        std::fs::write(folder.path().join("plan.json"), plan).unwrap();
+        let mut vmscope = Command::new(env!("CARGO_BIN_EXE_vmscope-layout"));
+        vmscope.current_dir(folder.path()).arg("layout").args(words.split(' '));
+        let output = vmscope.output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{words}: {stderr}");
+        assert!(stderr.contains(expected), "{words}: {stderr}");
+    };
+    let names = "there are simple, dino, asymsched, and exec:PROGRAM";
+    check("plan --policy best", "", names);
+    check("plan --policy exec:", "", names);
+    let apply = "apply --plan plan.json";
+    check(apply, "", "plan.json: not a plan of `vmscope layout plan`");
+    check(
+        apply,
+        "{\"version\":1}",
+        "not a plan of `vmscope layout plan`: missing field `placement`",
+    );
+    check(apply, "{\"version\":1,\"placement\":[{\"vm\":\"a\"}]}", "missing field `pid`");
+    let other = "plan.json: a plan of another version of vmscope";
+    check(apply, "{\"version\":2,\"placement\":[]}", other);
+    for option in ["--policy simple", "--seconds 3", "--counters vms.toml"] {
+        check(&format!("{apply} {option}"), "", "cannot be used with");
+    }
+}
+
+#[test]
 fn vms_that_no_plan_is_for_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let check = |vms: &str, expected: &str| {

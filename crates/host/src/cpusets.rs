@@ -1,10 +1,10 @@
-//! Cpusets: the CPUs and memory nodes that a thread's control group allows it.
+//! The CPUs and memory nodes that a thread may use: its control group's, its own, and those that the kernel keeps apart.
 //!
 //! ```text
 //!  /proc/PID/task/TID/cgroup --> its group --> the nearest one above with a cpuset --> cpuset.cpus.effective
-//!  /proc/PID/task/TID/status --> Mems_allowed_list
+//!  /proc/PID/task/TID/status --> Cpus_allowed_list, Mems_allowed_list
+//!  /sys/devices/system/cpu/isolated --> isolcpus=
 //! ```
-//! A thread's own affinity is not read: root can give the thread any CPU of its cpuset.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -31,12 +31,28 @@ pub fn cpus(proc: &Path, cgroups: &Path, pid: u32, tid: u32) -> Option<BTreeSet<
     Some(list)
 }
 
+/// The CPUs that a thread may run on, by its own affinity and its cpuset. `None`: the kernel does not say.
+#[must_use]
+pub fn affinity(proc: &Path, pid: u32, tid: u32) -> Option<BTreeSet<u32>> {
+    status_list(proc, pid, tid, "Cpus_allowed_list:")
+}
+
+/// The CPUs that `isolcpus=` keeps apart: a thread runs there only if its affinity names one of them.
+#[must_use]
+pub fn isolated(sys: &Path) -> BTreeSet<u32> {
+    list(&sys.join("devices/system/cpu/isolated")).unwrap_or_default()
+}
+
 /// The nodes from which a thread may have memory. `None`: the kernel does not say.
 #[must_use]
 pub fn memory_nodes(proc: &Path, pid: u32, tid: u32) -> Option<BTreeSet<u32>> {
+    status_list(proc, pid, tid, "Mems_allowed_list:")
+}
+
+fn status_list(proc: &Path, pid: u32, tid: u32, key: &str) -> Option<BTreeSet<u32>> {
     let status = text(&proc.join(format!("{pid}/task/{tid}/status")))?;
-    let list = status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"))?;
-    parse_cpu_list(list.trim()).map(|nodes| nodes.into_iter().collect())
+    let list = status.lines().find_map(|line| line.strip_prefix(key))?;
+    parse_cpu_list(list.trim()).map(|numbers| numbers.into_iter().collect())
 }
 
 /// A list of at least one CPU. A group without CPUs of its own has an empty list, and the CPUs of the group above it.

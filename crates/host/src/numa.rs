@@ -1,5 +1,6 @@
 //! NUMA nodes of the host, and on which of them a process's memory lies.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -11,6 +12,8 @@ use crate::procfs::numbered;
 const MAX_NODES: usize = 1024;
 /// Bytes of one process's `numa_maps` that are read at most. A process can have 65,530 mappings, each with a path of 4 KiB.
 const MAX_NUMA_MAPS_BYTES: u64 = 16 << 20;
+/// Sizes of huge pages at most; an arm64 has four.
+const MAX_SIZES: usize = 16;
 /// Bytes of a file of `/sys` that are read at most.
 const MAX_SYS_BYTES: u64 = 64 << 10;
 
@@ -24,6 +27,8 @@ pub struct NumaNode {
     pub total: u64,
     /// Bytes that are free, or hold files' contents that nothing used lately.
     pub free: u64,
+    /// Bytes of free huge pages, by the pages' size: a pool of its own.
+    pub huge_free: BTreeMap<u64, u64>,
     /// How far each node is, in the order of the nodes.
     pub distances: Vec<u32>,
     /// Read bandwidth from its nearest CPUs, bytes/s; `None`: the firmware has no HMAT.
@@ -37,6 +42,8 @@ pub struct NumaMapping {
     /// Its memory policy is the default one.
     pub default_policy: bool,
     pub page_bytes: u64,
+    /// Its pages are of the pool of huge pages.
+    pub is_huge: bool,
     /// Pages on each node, by the node's number.
     pub pages: Vec<(u32, u64)>,
 }
@@ -48,6 +55,14 @@ pub struct NumaMaps {
     pub mappings: Vec<NumaMapping>,
     /// There may be more than what was read.
     pub is_cut: bool,
+}
+
+/// The size of huge pages that programs get which name none, of `/proc/meminfo`.
+#[must_use]
+pub fn default_huge_page(proc: &Path) -> Option<u64> {
+    let text = text(&proc.join("meminfo")).ok()?;
+    let size = text.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
+    size.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Reads the nodes of a host from `sys`. A kernel without NUMA has none.
@@ -86,9 +101,23 @@ fn node(folder: &Path, id: u32) -> io::Result<NumaNode> {
         cpus,
         total,
         free,
+        huge_free: huge_free(folder),
         distances: distances.ok_or_else(|| invalid("distance"))?,
         read_bandwidth: bandwidth.map(|mib| mib.saturating_mul(1 << 20)),
     })
+}
+
+/// Of its folder: `hugepages/hugepages-2048kB/free_hugepages`. A kernel without huge pages has none.
+fn huge_free(folder: &Path) -> BTreeMap<u64, u64> {
+    let sizes = std::fs::read_dir(folder.join("hugepages")).into_iter().flatten().flatten();
+    let free = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        let size = name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+        let size = size.parse::<u64>().ok()?.checked_mul(1024)?;
+        let pages: u64 = text(&entry.path().join("free_hugepages")).ok()?.trim().parse().ok()?;
+        Some((size, pages.checked_mul(size)?))
+    };
+    sizes.take(MAX_SIZES).filter_map(free).collect()
 }
 
 fn text(path: &Path) -> io::Result<String> {
@@ -142,8 +171,9 @@ fn parse_numa_maps_line(line: &str) -> Option<NumaMapping> {
     let mut fields = line.split(' ');
     let start = u64::from_str_radix(fields.next()?, 16).ok()?;
     let default_policy = fields.next()? == "default";
-    let (mut page_bytes, mut pages) = (4096, Vec::new());
+    let (mut page_bytes, mut pages, mut is_huge) = (4096, Vec::new(), false);
     for field in fields {
+        is_huge |= field == "huge";
         let Some((key, value)) = field.split_once('=') else { continue };
         if key == "kernelpagesize_kB" {
             page_bytes = value
@@ -159,7 +189,7 @@ fn parse_numa_maps_line(line: &str) -> Option<NumaMapping> {
             }
         }
     }
-    (!pages.is_empty()).then_some(NumaMapping { start, default_policy, page_bytes, pages })
+    (!pages.is_empty()).then_some(NumaMapping { start, default_policy, page_bytes, is_huge, pages })
 }
 
 impl NumaMapping {
@@ -204,6 +234,9 @@ mod test {
             check(nonsense, 0, &[]);
         }
         check("7f00 default N0=1 kernelpagesize_kB=0", 0, &[]);
+        let is_huge = |line: &str| parse_numa_maps_line(line).unwrap().is_huge;
+        let huge = "7f00 bind:1 file=/dev/hugepages/a huge dirty=8 N1=8 kernelpagesize_kB=2048";
+        assert_eq!([is_huge("7f00 default file=/huge N0=1"), is_huge(huge)], [false, true]);
         let policy = |line: &str| parse_numa_maps_line(line).unwrap().default_policy;
         assert_eq!([policy("7f00 default N0=1"), policy("7f00 bind:2 N0=1")], [true, false]);
     }
@@ -239,6 +272,8 @@ mod test {
             );
             write(node, "meminfo", &meminfo);
         }
+        write(1, "hugepages/hugepages-2048kB/free_hugepages", "3\n");
+        write(1, "hugepages/hugepages-1048576kB/free_hugepages", "0\n");
         write(1, "access0/initiators/read_bandwidth", "100\n");
         fs::create_dir(sys.path().join("devices/system/node/nodes")).unwrap();
         let read = nodes(sys.path()).unwrap();
@@ -247,10 +282,15 @@ mod test {
             cpus,
             total: 4 << 20,
             free: 1536 << 10,
+            huge_free: BTreeMap::new(),
             distances: vec![10, 20],
             read_bandwidth,
         };
-        assert_eq!(read, [expected(0, vec![0, 1], None), expected(1, vec![], Some(100 << 20))]);
+        let huge = NumaNode {
+            huge_free: [(2 << 20, 6 << 20), (1 << 30, 0)].into(),
+            ..expected(1, vec![], Some(100 << 20))
+        };
+        assert_eq!(read, [expected(0, vec![0, 1], None), huge]);
         write(1, "distance", "10 x\n");
         assert!(
             nodes(sys.path()).unwrap_err().to_string().contains("node1/distance: invalid content")

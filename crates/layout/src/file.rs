@@ -18,6 +18,8 @@ const MAX_SAMPLES: usize = 600;
 const MAX_BYTES: u64 = 1 << 50;
 /// Default rate of memory moves.
 const USUAL_MOVE_BYTES_PER_S: u64 = 1 << 30;
+/// Why a VM with `fixed = true` stays.
+const FIXED: &str = "it may not be moved";
 
 /// What is wrong with a file.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -154,7 +156,8 @@ pub fn read_topology(text: &str) -> Result<Topology, FileError> {
         if total < free {
             return Err(FileError::Free(id));
         }
-        nodes.push(Node { id, cpus: cpu_list(&entry.cpus)?, total, free });
+        let cpus = cpu_list(&entry.cpus)?;
+        nodes.push(Node { id, cpus, total, free, ..Node::default() });
         let row = entry.bandwidths.iter().flatten().map(Size::bytes);
         bandwidths.push(row.collect::<Result<Vec<_>, _>>()?);
     }
@@ -250,7 +253,9 @@ fn vm(entry: &VmEntry, topology: &Topology, others: &Load, rate: u64) -> Result<
     let index = |id: &u32| topology.index_of(*id).ok_or_else(|| wrong("there is no such node"));
     let mut now = match &entry.node {
         Some(id) => Placed::on(index(id)?, entry.vcpus, bytes, topology.len()),
-        None => default_placement(topology, others, entry.vcpus, bytes, &Allowed::default()),
+        None => {
+            default_placement(topology, others, entry.vcpus, (bytes, None), &Allowed::default())
+        }
     };
     if let Some(ids) = &entry.memory_nodes {
         if ids.is_empty() {
@@ -271,7 +276,9 @@ fn vm(entry: &VmEntry, topology: &Topology, others: &Load, rate: u64) -> Result<
         name: entry.name.clone(),
         now,
         arrival: if entry.incoming { Arrival::Incoming } else { Arrival::Resident },
-        may_move: !entry.fixed,
+        stays: entry.fixed.then(|| FIXED.to_owned()),
+        page: None,
+        cells: Vec::new(),
         allowed: Allowed::default(),
         source: if samples.is_empty() { Source::None } else { Source::Recorded },
         samples,

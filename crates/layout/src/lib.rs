@@ -31,17 +31,20 @@ mod topology;
 pub use activity::Activity;
 pub use file::{FileError, MAX_FILE_BYTES, read_case, read_counters, read_topology};
 pub use load::{
-    Allowed, Arrival, CACHE_LINE, Load, LoadError, MAX_VCPUS, MAX_VMS, Placed, Sample, Source, Vm,
+    Allowed, Arrival, CACHE_LINE, Cell, Load, LoadError, MAX_VCPUS, MAX_VMS, Placed, Sample,
+    Source, Vm,
 };
 pub use model::Model;
 pub use moves::Move;
-pub use plan::{Options, Outcome, Plan, VmPlan, default_placement, plan};
+pub use plan::{
+    Misfit, Options, Outcome, Plan, SavedVm, VmPlan, default_placement, plan, read_plan,
+};
 pub use policy::{
-    AsymSched, Choice, Class, Dino, MemoryChoice, POLICIES, Part, Policy, Room, Simple,
+    AsymSched, Choice, Class, Dino, External, MemoryChoice, POLICIES, Part, Policy, Room, Simple,
     policy_named,
 };
 pub use simulate::{
     Case, Curve, Migration, Rank, Ranking, Simulation, Strategy, WayResult, random_case,
     rank_policies, simulate,
 };
-pub use topology::{MAX_CPUS, MAX_NODES, Node, Topology, TopologyError};
+pub use topology::{HugePage, MAX_CPUS, MAX_NODES, Node, NodeBytes, Topology, TopologyError};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::topology::Topology;
+use crate::topology::{HugePage, Topology};
 
 /// VMs at most.
 pub const MAX_VMS: usize = 1024;
@@ -32,8 +32,12 @@ pub struct Vm {
     pub now: Placed,
     /// Whether it is there yet.
     pub arrival: Arrival,
-    /// Whether memory and vCPUs may be moved.
-    pub may_move: bool,
+    /// Why neither its memory nor its vCPUs may be moved; `None`: they may.
+    pub stays: Option<String>,
+    /// What its memory is made of.
+    pub page: HugePage,
+    /// The guest's own NUMA nodes; empty: it has none.
+    pub cells: Vec<Cell>,
     /// What it may use of the host.
     pub allowed: Allowed,
     /// What was counted of it, the oldest first.
@@ -44,6 +48,15 @@ pub struct Vm {
     pub ran_s: f64,
     /// Bytes a second at which its memory can be moved.
     pub move_bytes_per_s: u64,
+}
+
+/// A NUMA node of a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cell {
+    /// Its vCPUs, by their places in the VM; no other cell has them.
+    pub vcpus: Vec<usize>,
+    /// Bytes on each node of the host: a part of the VM's.
+    pub memory: Vec<u64>,
 }
 
 /// Where a VM's vCPUs run and its memory lies, by the nodes' places in the topology.
@@ -114,6 +127,9 @@ pub enum LoadError {
     /// It is somewhere that the topology does not have.
     #[error("VM {0}: it is on a node that the host does not have")]
     Node(String),
+    /// Cells that are no parts of it.
+    #[error("VM {0}: the NUMA nodes of its guest do not fit it")]
+    Cells(String),
     /// A count that is negative, no number, or more than any machine counts.
     #[error("VM {0}: a counter, time, rate or share is out of range")]
     Number(String),
@@ -156,6 +172,9 @@ impl Vm {
         if memory.len() != topology.len() || vcpus.iter().flatten().any(is_unknown) {
             return Err(LoadError::Node(name()));
         }
+        if !self.has_sound_cells() {
+            return Err(LoadError::Cells(name()));
+        }
         if is_bad(self.ran_s)
             || self.move_bytes_per_s == 0
             || self.samples.iter().any(Sample::is_bad)
@@ -163,6 +182,18 @@ impl Vm {
             return Err(LoadError::Number(name()));
         }
         Ok(())
+    }
+
+    /// Whether each vCPU is in one cell at most, and no cell has more memory than the VM.
+    fn has_sound_cells(&self) -> bool {
+        let mut seen = BTreeSet::new();
+        let mut vcpus = self.cells.iter().flat_map(|cell| &cell.vcpus);
+        let mut are_vcpus = |vcpu: &usize| *vcpu < self.now.vcpus.len() && seen.insert(*vcpu);
+        let sum = |node: usize| {
+            self.cells.iter().try_fold(0, |sum: u64, cell| sum.checked_add(*cell.memory.get(node)?))
+        };
+        let is_part = |(node, bytes): (usize, &u64)| sum(node).is_some_and(|sum| sum <= *bytes);
+        vcpus.all(&mut are_vcpus) && self.now.memory.iter().enumerate().all(is_part)
     }
 
     /// Bytes of its memory.
@@ -236,6 +267,16 @@ impl Allowed {
         topology.nodes().iter().map(on).collect()
     }
 
+    /// The CPUs of a node on which a vCPU may run.
+    #[must_use]
+    pub fn cpus_of(&self, topology: &Topology, vcpu: usize, node: usize) -> Vec<u32> {
+        let cpus = topology.nodes()[node].cpus.iter().copied();
+        match self.cpus.get(vcpu).and_then(Option::as_ref) {
+            Some(limit) => cpus.filter(|cpu| limit.contains(cpu)).collect(),
+            None => cpus.collect(),
+        }
+    }
+
     /// The first vCPU that may not be where it is placed, and that node.
     #[must_use]
     pub fn forbidden_vcpu(&self, topology: &Topology, placed: &Placed) -> Option<(usize, usize)> {
@@ -288,6 +329,20 @@ impl Placed {
         };
         let near: f64 = self.vcpus.iter().map(|home| home.map_or_else(anywhere, local)).sum();
         (1.0 - near / self.vcpus.len() as f64).max(0.0)
+    }
+
+    /// The same of a guest whose vCPUs use the memory of their own cell. Without cells they use all of it.
+    #[must_use]
+    pub fn remote_of_cells(&self, topology: &Topology, cells: &[Cell]) -> f64 {
+        if cells.is_empty() {
+            return self.remote(topology);
+        }
+        let of = |cell: &Cell| {
+            let vcpus = cell.vcpus.iter().filter_map(|vcpu| self.vcpus.get(*vcpu).copied());
+            let cell = Self { vcpus: vcpus.collect(), memory: cell.memory.clone() };
+            cell.remote(topology) * cell.vcpus.len() as f64
+        };
+        cells.iter().map(of).sum::<f64>() / self.vcpus.len().max(1) as f64
     }
 }
 

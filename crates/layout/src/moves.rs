@@ -1,5 +1,7 @@
 //! Moves of memory in an order in which each has room.
 
+use crate::topology::{HugePage, NodeBytes};
+
 /// A part of a VM's memory goes from one node to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
@@ -10,6 +12,10 @@ pub struct Move {
     /// The node it goes to.
     pub to: usize,
     pub bytes: u64,
+    /// What the memory is made of.
+    pub page: HugePage,
+    /// The cell of the guest whose memory it is; `None`: any of the VM's.
+    pub cell: Option<usize>,
 }
 
 /// Rounds over all moves at most: where nodes are full, memory goes round in as many pieces as free memory allows.
@@ -17,23 +23,29 @@ const MAX_ROUNDS: usize = 64;
 /// A round that moves less is the last.
 const MIN_PROGRESS: u64 = 2 << 20;
 
-/// Moves that turn `before` into `after`, memory by node of each VM. What has no room even piece by piece is left out.
-pub(crate) fn order(before: &[Vec<u64>], after: &[Vec<u64>], free: &[u64]) -> Vec<Move> {
-    let mut left = pairs(before, after);
-    let mut free = free.to_vec();
+/// Moves that turn `before` into `after`, memory by node of each VM, made of `pages`. What has no room even piece by piece is
+/// left out.
+pub(crate) fn order(
+    before: &[Vec<u64>],
+    after: &[Vec<u64>],
+    pages: &[HugePage],
+    free: &NodeBytes,
+) -> Vec<Move> {
+    let mut left = pairs(before, after, pages);
+    let mut free = free.clone();
     let mut ordered: Vec<Move> = Vec::new();
     for _ in 0..MAX_ROUNDS {
         let mut progress = 0_u64;
         for step in &mut left {
-            let bytes = step.bytes.min(free[step.to]);
+            let bytes = step.bytes.min(whole_pages(free.on(step.page, step.to), step.page));
             if bytes == 0 {
                 continue;
             }
             step.bytes -= bytes;
-            free[step.to] -= bytes;
-            free[step.from] += bytes;
+            let part = Move { bytes, ..*step };
+            free.carry_out(&part);
             progress += bytes;
-            push(&mut ordered, Move { bytes, ..*step });
+            push(&mut ordered, part);
         }
         left.retain(|step| 0 < step.bytes);
         if left.is_empty() || progress < MIN_PROGRESS {
@@ -44,9 +56,9 @@ pub(crate) fn order(before: &[Vec<u64>], after: &[Vec<u64>], free: &[u64]) -> Ve
 }
 
 /// What each VM has too much of on one node goes to where it has too little.
-fn pairs(before: &[Vec<u64>], after: &[Vec<u64>]) -> Vec<Move> {
+pub(crate) fn pairs(before: &[Vec<u64>], after: &[Vec<u64>], pages: &[HugePage]) -> Vec<Move> {
     let mut moves = Vec::new();
-    for (vm, (before, after)) in before.iter().zip(after).enumerate() {
+    for (vm, ((before, after), page)) in before.iter().zip(after).zip(pages).enumerate() {
         let excess = |a: &[u64], b: &[u64]| -> Vec<u64> {
             a.iter().zip(b).map(|(a, b)| a.saturating_sub(*b)).collect()
         };
@@ -57,12 +69,17 @@ fn pairs(before: &[Vec<u64>], after: &[Vec<u64>]) -> Vec<Move> {
                 if 0 < bytes {
                     *too_much -= bytes;
                     *too_little -= bytes;
-                    moves.push(Move { vm, from, to, bytes });
+                    moves.push(Move { vm, from, to, bytes, page: *page, cell: None });
                 }
             }
         }
     }
     moves
+}
+
+/// The bytes of whole pages among these.
+fn whole_pages(bytes: u64, page: HugePage) -> u64 {
+    bytes - page.map_or(0, |page| bytes % page.max(1))
 }
 
 /// A move like the one before is one with it.
@@ -90,7 +107,8 @@ mod test {
             rows.iter().map(|row| row.iter().map(|n| n * G).collect()).collect()
         };
         let free: Vec<u64> = free.iter().map(|n| n * G).collect();
-        let moves = order(&scaled(before), &scaled(after), &free);
+        let pages = vec![None; before.len()];
+        let moves = order(&scaled(before), &scaled(after), &pages, &free.into());
         let found: Vec<_> =
             moves.iter().map(|step| (step.vm, step.from, step.to, step.bytes / G)).collect();
         assert_eq!(found, expected);
@@ -116,5 +134,23 @@ mod test {
         // Without any it is impossible.
         check(&[&[4, 0], &[0, 4]], &[&[0, 4], &[4, 0]], &[0, 0], &[]);
         check(&[&[2, 2]], &[&[2, 2]], &[9, 9], &[]);
+    }
+
+    #[test]
+    fn huge_pages_have_room_of_their_own() {
+        const PAGE: u64 = 2 << 20;
+        let ordered = |pages: [HugePage; 2], usual: u64, huge: u64| {
+            let mut free = NodeBytes::from(vec![0, usual]);
+            free.add_on(Some(PAGE), 1, huge);
+            let before = [vec![4 * PAGE, 0], vec![4 * PAGE, 0]];
+            let after = [vec![0, 4 * PAGE], vec![0, 4 * PAGE]];
+            let moves = order(&before, &after, &pages, &free);
+            moves.iter().map(|step| (step.vm, step.bytes / PAGE)).collect::<Vec<_>>()
+        };
+        let (usual, huge) = (None, Some(PAGE));
+        assert_eq!(ordered([usual, huge], 4 * PAGE, 0), [(0, 4)]);
+        assert_eq!(ordered([usual, huge], 0, 4 * PAGE + 4096), [(1, 4)]);
+        assert_eq!(ordered([huge, huge], 64 * PAGE, 6 * PAGE), [(0, 4), (1, 2)]);
+        assert_eq!(ordered([huge, Some(1 << 30)], 64 * PAGE, 8 * PAGE), [(0, 4)]);
     }
 }

@@ -10,7 +10,8 @@ use crate::{
     VmPlan, WayResult,
 };
 
-const VERSION: u32 = 1;
+/// The version of the JSON of all reports here.
+pub(crate) const VERSION: u32 = 1;
 
 /// What a policy would do.
 #[must_use]
@@ -40,7 +41,7 @@ pub fn plan(topology: &Topology, load: &Load, plan: &Plan) -> Report {
 }
 
 /// What became of a VM that was to move.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MovedVm {
     pub name: String,
     /// vCPUs that were bound to another node.
@@ -53,6 +54,8 @@ pub struct MovedVm {
     pub stays: Option<String>,
     /// Where it is by `numa_maps` afterwards; `None`: it has ended.
     pub now: Option<Placed>,
+    /// The part of its accesses that then leaves the node.
+    pub remote: Option<f64>,
 }
 
 /// What a VM did before and after everything was moved.
@@ -102,7 +105,7 @@ pub fn apply(
             moved_bytes,
             now.map(|now| Cell::from(vcpus(topology, now))).into(),
             now.map(|now| Cell::from(memory(topology, now))).into(),
-            now.map(|now| Cell::Real(100.0 * now.remote(topology))).into(),
+            vm.remote.map(|remote| Cell::Real(100.0 * remote)).into(),
             vm.stays.as_deref().map(Cell::from).into(),
         ]);
     }
@@ -224,7 +227,8 @@ fn vms(topology: &Topology, load: &Load, plan: &Plan) -> Table {
     ];
     let mut table = Table::new("VMs by node", columns);
     let hundred = |part: f64| Cell::Real(100.0 * part);
-    for (vm, counted) in plan.vms.iter().zip(&load.vms) {
+    for (at, (vm, counted)) in plan.vms.iter().zip(&load.vms).enumerate() {
+        let [remote_before, remote_after] = plan.remote(topology, at, counted);
         let VmPlan { before, after, .. } = vm;
         let arrives = vm.arrival == Arrival::Incoming;
         let sign = if arrives { " (arrives)" } else { "" };
@@ -236,8 +240,8 @@ fn vms(topology: &Topology, load: &Load, plan: &Plan) -> Table {
             vcpus(topology, after).into(),
             memory(topology, before).into(),
             memory(topology, after).into(),
-            hundred(before.remote(topology)),
-            hundred(after.remote(topology)),
+            hundred(remote_before),
+            hundred(remote_after),
             hundred(vm.speed_before),
             hundred(vm.speed_after),
             counted.source.name().into(),
@@ -313,6 +317,7 @@ pub fn nodes(topology: &Topology) -> Table {
         Column::data("total_bytes"),
         Column::number("free"),
         Column::data("free_bytes"),
+        Column::data("free_huge_bytes"),
         Column::name("Distances").key("distances"),
     ];
     let mut table = Table::new("Nodes", columns);
@@ -327,6 +332,9 @@ pub fn nodes(topology: &Topology) -> Table {
             total_bytes,
             free,
             free_bytes,
+            Cell::count(
+                node.huge_free.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes)),
+            ),
             distances.collect::<Vec<_>>().join(" ").into(),
         ]);
     }
@@ -524,7 +532,7 @@ mod test {
         );
         assert_eq!(report.json["vms"][0]["memory_after"], json!("1:2G"));
         assert_eq!(report.json["moved_bytes"], json!(0));
-        assert!(nodes(&topology).csv().contains("0,2,8589934592,8589934592,10 22"));
+        assert!(nodes(&topology).csv().contains("0,2,8589934592,8589934592,0,10 22"));
     }
 
     #[test]

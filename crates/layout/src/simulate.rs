@@ -284,7 +284,7 @@ impl<'a> Player<'a> {
             let has = self.placed[step.vm].memory[step.from];
             let bytes = step.bytes.min(left).min(self.free[step.to]).min(has);
             step.bytes -= bytes;
-            let Move { vm, from, to, bytes: rest } = *step;
+            let Move { vm, from, to, bytes: rest, .. } = *step;
             self.placed[vm].memory[from] -= bytes;
             self.placed[vm].memory[to] += bytes;
             self.free[from] += bytes;

@@ -1,5 +1,9 @@
 //! A host's NUMA nodes.
 
+use std::collections::BTreeMap;
+
+use crate::moves::Move;
+
 /// Nodes of a host at most.
 pub const MAX_NODES: usize = 64;
 /// CPUs of a host at most.
@@ -29,7 +33,16 @@ pub struct Node {
     pub total: u64,
     /// Bytes that are free, or can be made so at once.
     pub free: u64,
+    /// Bytes of free huge pages by their size, in the kernel's pool for programs that ask for them. `free` is without these.
+    pub huge_free: BTreeMap<u64, u64>,
 }
+
+/// The size of the pages that memory is made of: of huge pages of the kernel's pool; `None`: usual memory.
+pub type HugePage = Option<u64>;
+
+/// Bytes on each node. Usual memory and each size of huge pages are apart: one can't become the other while VMs run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeBytes(BTreeMap<HugePage, Vec<u64>>);
 
 /// What is wrong with a description of nodes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -163,6 +176,31 @@ impl Topology {
         self.nodes.iter().position(|node| node.cpus.contains(&cpu))
     }
 
+    /// What is free on each node.
+    #[must_use]
+    pub fn free(&self) -> NodeBytes {
+        let usual: Vec<u64> = self.nodes.iter().map(|node| node.free).collect();
+        let mut free = NodeBytes::from(usual);
+        for (at, node) in self.nodes.iter().enumerate() {
+            for (size, bytes) in &node.huge_free {
+                free.add_on(Some(*size), at, *bytes);
+            }
+        }
+        free
+    }
+
+    /// The same nodes with so much less that is free.
+    #[must_use]
+    pub fn without(mut self, taken: &NodeBytes) -> Self {
+        for (at, node) in self.nodes.iter_mut().enumerate() {
+            node.free = node.free.saturating_sub(taken.on(None, at));
+            for (size, free) in &mut node.huge_free {
+                *free = free.saturating_sub(taken.on(Some(*size), at));
+            }
+        }
+        self
+    }
+
     /// The same nodes with so much free memory.
     #[must_use]
     pub fn with_free(mut self, free: &[u64]) -> Self {
@@ -170,6 +208,76 @@ impl Topology {
             node.free = (*free).min(node.total);
         }
         self
+    }
+}
+
+impl From<Vec<u64>> for NodeBytes {
+    /// Usual memory.
+    fn from(bytes: Vec<u64>) -> Self {
+        Self(BTreeMap::from([(None, bytes)]))
+    }
+}
+
+impl NodeBytes {
+    /// Bytes on a node.
+    #[must_use]
+    pub fn on(&self, page: HugePage, node: usize) -> u64 {
+        self.0.get(&page).and_then(|bytes| bytes.get(node)).copied().unwrap_or(0)
+    }
+
+    /// Bytes on the node that has most.
+    #[must_use]
+    pub fn most(&self, page: HugePage) -> u64 {
+        self.0.get(&page).and_then(|bytes| bytes.iter().max()).copied().unwrap_or(0)
+    }
+
+    /// Whether there are so many bytes on each node.
+    #[must_use]
+    pub fn has(&self, page: HugePage, bytes: &[u64]) -> bool {
+        bytes.iter().enumerate().all(|(node, bytes)| *bytes <= self.on(page, node))
+    }
+
+    /// Puts bytes to those of each node.
+    pub fn add(&mut self, page: HugePage, bytes: &[u64]) {
+        self.change(page, bytes, u64::saturating_add);
+    }
+
+    /// Takes bytes away; what is not there does not become less.
+    pub fn take(&mut self, page: HugePage, bytes: &[u64]) {
+        self.change(page, bytes, u64::saturating_sub);
+    }
+
+    /// Puts bytes to those of one node.
+    pub(crate) fn add_on(&mut self, page: HugePage, node: usize, bytes: u64) {
+        let of_page = self.0.entry(page).or_default();
+        of_page.resize(of_page.len().max(node + 1), 0);
+        of_page[node] = of_page[node].saturating_add(bytes);
+    }
+
+    /// Takes bytes for a move from one node to another, which frees them on the first.
+    pub(crate) fn carry_out(&mut self, step: &Move) {
+        self.add_on(step.page, step.from, step.bytes);
+        let mut taken = vec![0; step.to + 1];
+        taken[step.to] = step.bytes;
+        self.take(step.page, &taken);
+    }
+
+    /// Has at least what another has.
+    pub(crate) fn at_least(&mut self, other: &Self) {
+        for (page, bytes) in &other.0 {
+            self.change(*page, bytes, u64::max);
+        }
+    }
+
+    /// Whether nothing of it is more than there.
+    pub(crate) fn is_within(&self, most: &Self) -> bool {
+        self.0.iter().all(|(page, bytes)| most.has(*page, bytes))
+    }
+
+    fn change(&mut self, page: HugePage, bytes: &[u64], changed: fn(u64, u64) -> u64) {
+        let of_page = self.0.entry(page).or_default();
+        of_page.resize(of_page.len().max(bytes.len()), 0);
+        of_page.iter_mut().zip(bytes).for_each(|(sum, bytes)| *sum = changed(*sum, *bytes));
     }
 }
 
@@ -198,6 +306,7 @@ pub(crate) mod test {
             cpus: (4 * id as u32..4 * id as u32 + 4).collect(),
             total: 16 << 30,
             free: 8 << 30,
+            ..Node::default()
         };
         let distance = |a: usize, b: usize| match a.abs_diff(b) {
             0 => 10,
@@ -218,7 +327,13 @@ pub(crate) mod test {
 
     #[test]
     fn what_does_not_fit_together_is_refused() {
-        let node = |id, cpus: &[u32]| Node { id, cpus: cpus.to_vec(), total: 1, free: 1 };
+        let node = |id, cpus: &[u32]| Node {
+            id,
+            cpus: cpus.to_vec(),
+            total: 1,
+            free: 1,
+            ..Node::default()
+        };
         let two = || vec![node(0, &[0]), node(1, &[1])];
         let near = || vec![vec![10, 20], vec![20, 10]];
         let check = |nodes, distances, bandwidths, expected| {

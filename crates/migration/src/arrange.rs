@@ -2,14 +2,13 @@
 
 use api::layout::{HostLayout, NodePlacement, VmLayout};
 use layout::{
-    Allowed, Arrival, Load, Options, Outcome, Placed, Plan, Sample, Source, Topology, Vm,
-    default_placement,
+    Arrival, Load, Options, Outcome, Placed, Plan, Topology, Vm, VmPlan, default_placement,
 };
 use model::Pid;
 use numa::Host;
 
+use crate::arrivals::{ComingState, ComingVm};
 use crate::config::NO_POLICY;
-use crate::offer::CheckedOffer;
 
 /// What is done for a VM that comes.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,76 +17,110 @@ pub(crate) struct Placement {
     pub(crate) plan: Option<Plan>,
     /// Where the VM that comes goes, or why the kernel is left to choose.
     pub(crate) place: Result<Placed, String>,
+    /// Where the kernel would put it, as far as can be known.
+    pub(crate) default: Placed,
     /// As reported.
     pub(crate) layout: HostLayout,
     /// The processes of the VMs in it, in their order.
     pub(crate) processes: Vec<Pid>,
 }
 
-/// The VM that comes, as it is known before it is here.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Coming<'a> {
-    pub(crate) requested: &'a CheckedOffer,
-    /// The process that waits for it, if there is one by now.
-    pub(crate) process: Option<Pid>,
-    /// What that may use.
-    pub(crate) allowed: &'a Allowed,
+impl Placement {
+    fn none(why: &str) -> Self {
+        let (plan, place, default) = (None, Err(why.to_owned()), Placed::default());
+        Self { plan, place, default, layout: HostLayout::default(), processes: Vec::new() }
+    }
 }
 
-/// Plans for the residents and the VM that comes.
+/// Plans for the residents and all VMs that are on their way, one of which comes now. `topology` has the memory free that no
+/// other needs that has its place already.
 pub(crate) fn arrange(
     topology: &Topology,
     mut load: Load,
-    Coming { requested, process, allowed }: Coming<'_>,
-    counters: Result<(Source, Vec<Sample>), String>,
+    coming: &[ComingVm],
+    number: u32,
     policy: &str,
     move_bytes_per_s: u64,
 ) -> Placement {
-    // No process has this number.
-    let process = process.unwrap_or(Pid(0));
-    // A resident of the same name is another VM; this one is none as it waits for its memory.
-    load.vms.retain(|vm| vm.id != process.0);
-    let now = default_placement(topology, &load, requested.vcpus, requested.memory, allowed);
-    let why_not = match &counters {
+    let Some(own) = coming.iter().find(|vm| vm.number == number) else {
+        return Placement::none("it is not on its way");
+    };
+    // A process that waits for its VM's memory is no resident.
+    let waits = |vm: &Vm, own: &ComingVm| own.process.is_some_and(|process| process.0 == vm.id);
+    load.vms.retain(|vm| !waits(vm, own));
+    let residents = load.vms.len();
+    for other in coming {
+        // One that runs here already is a resident.
+        if !load.vms.iter().any(|vm| waits(vm, other)) {
+            let vm = arriving_vm(topology, &load, other, move_bytes_per_s);
+            load.vms.push(vm);
+        }
+    }
+    let at = load.vms.iter().rposition(|vm| vm.id == id_of(own)).unwrap_or_default();
+    let why_not = match &own.counters {
         _ if policy == NO_POLICY => Some("no plan was requested".to_owned()),
         Err(why) => Some(why.clone()),
         Ok(_) => None,
     };
-    let (source, samples) = counters.unwrap_or_default();
-    load.vms.push(Vm {
-        id: process.0,
+    // Without a policy the plan says where everything is, and moves nothing.
+    let mut chosen = layout::policy_named(policy).unwrap_or_else(|| Box::new(layout::Simple));
+    let mut plan = layout::plan(topology, &load, chosen.as_mut(), &Options::default());
+    for other in plan.vms.iter().enumerate().skip(residents).filter(|(other, _)| *other != at) {
+        plan.notes.push(format!("{} is on its way, too, and part of the plan", other.1.name));
+    }
+    let why_not = why_not.or_else(|| why_no_place(&plan, at));
+    let processes: Vec<Pid> = plan.vms.iter().map(|vm| Pid(vm.id)).collect();
+    let place = match why_not {
+        Some(why) => Err(why),
+        None => Ok(plan.vms[at].after.clone()),
+    };
+    let layout = reported(topology, &plan, at, place.as_ref().map(drop));
+    let default = plan.vms[at].before.clone();
+    Placement { plan: place.is_ok().then_some(plan), place, default, layout, processes }
+}
+
+/// The number of a VM that is on its way, in plans.
+fn id_of(vm: &ComingVm) -> u32 {
+    vm.process.map_or(vm.number, |process| process.0)
+}
+
+fn arriving_vm(topology: &Topology, load: &Load, coming: &ComingVm, move_bytes_per_s: u64) -> Vm {
+    let ComingVm { requested, allowed, .. } = coming;
+    let (source, samples) = coming.counters.clone().unwrap_or_default();
+    let vm = Vm {
+        id: id_of(coming),
         name: requested.vm.clone(),
-        now,
+        now: Placed::default(),
         arrival: Arrival::Incoming,
-        may_move: true,
+        stays: None,
+        page: coming.page,
+        cells: Vec::new(),
         allowed: allowed.clone(),
         samples,
         source,
         ran_s: requested.ran_s,
         move_bytes_per_s,
-    });
-    // Without a policy the plan says where everything is, and moves nothing.
-    let mut chosen = layout::policy_named(policy).unwrap_or_else(|| Box::new(layout::Simple));
-    let plan = layout::plan(topology, &load, chosen.as_mut(), &Options::default());
-    let why_not = why_not.or_else(|| why_no_place(&plan));
-    let processes: Vec<Pid> = plan.vms.iter().map(|vm| Pid(vm.id)).collect();
-    match why_not {
-        Some(why) => {
-            let layout = reported(topology, &plan, Err(&why));
-            Placement { plan: None, place: Err(why), layout, processes }
+    };
+    match &coming.state {
+        ComingState::Offered => {
+            let (vcpus, memory) = (requested.vcpus, (requested.memory, coming.page));
+            let now = default_placement(topology, load, vcpus, memory, allowed);
+            Vm { now, ..vm }
         }
-        None => {
-            let place = plan.vms.last().map(|vm| vm.after.clone()).unwrap_or_default();
-            let layout = reported(topology, &plan, Ok(()));
-            Placement { plan: Some(plan), place: Ok(place), layout, processes }
-        }
+        // Its QEMU has, or will have, its memory there.
+        ComingState::Placed(place) => Vm {
+            now: place.clone(),
+            arrival: Arrival::Resident,
+            stays: Some("it is on its way there".to_owned()),
+            ..vm
+        },
     }
 }
 
 /// Why a plan has no place for the VM that comes. Where the policy wants everything as the kernel is expected to do it, that
 /// is its place.
-fn why_no_place(plan: &Plan) -> Option<String> {
-    if !plan.vms.last().is_some_and(|vm| vm.fits) {
+fn why_no_place(plan: &Plan, at: usize) -> Option<String> {
+    if !plan.vms.get(at).is_some_and(|vm| vm.fits) {
         return Some("the nodes have too little free memory".to_owned());
     }
     match plan.outcome {
@@ -100,10 +133,15 @@ fn why_no_place(plan: &Plan) -> Option<String> {
     }
 }
 
-fn reported(topology: &Topology, plan: &Plan, planned: Result<(), &String>) -> HostLayout {
-    let vm = |vm: &layout::VmPlan| VmLayout {
+fn reported(
+    topology: &Topology,
+    plan: &Plan,
+    at: usize,
+    planned: Result<(), &String>,
+) -> HostLayout {
+    let vm = |(number, vm): (usize, &VmPlan)| VmLayout {
         name: vm.name.clone(),
-        arrives: vm.arrival == Arrival::Incoming,
+        arrives: number == at,
         before: place(topology, &vm.before),
         planned: planned.is_ok().then(|| place(topology, &vm.after)),
         now: None,
@@ -128,7 +166,7 @@ fn reported(topology: &Topology, plan: &Plan, planned: Result<(), &String>) -> H
         policy: planned.is_ok().then(|| plan.policy.to_owned()),
         outcome,
         gain,
-        vms: plan.vms.iter().map(vm).collect(),
+        vms: plan.vms.iter().enumerate().map(vm).collect(),
         notes: plan.notes.clone(),
         ..HostLayout::default()
     }
@@ -176,7 +214,9 @@ pub(crate) fn place(topology: &Topology, placed: &Placed) -> NodePlacement {
 #[cfg(test)]
 mod test {
     use api::layout::StartedBy;
-    use layout::Node;
+    use layout::{Allowed, Node, Sample, Source};
+
+    use crate::offer::CheckedOffer;
 
     use super::*;
 
@@ -188,6 +228,7 @@ mod test {
             cpus: vec![2 * id, 2 * id + 1],
             total: 16 * G,
             free: free[id as usize],
+            ..Node::default()
         };
         let distances = vec![vec![10, 21], vec![21, 10]];
         Topology::new(vec![node(0), node(1)], distances, None).unwrap()
@@ -219,7 +260,9 @@ mod test {
             name: "idle".to_owned(),
             now: Placed { vcpus: vec![Some(1)], memory: vec![12 * G, 0] },
             arrival: Arrival::Resident,
-            may_move: true,
+            stays: None,
+            page: None,
+            cells: Vec::new(),
             allowed: Allowed::default(),
             samples: vec![sample; 10],
             source: Source::Perf,
@@ -234,17 +277,106 @@ mod test {
         policy: &str,
     ) -> Placement {
         let load = Load { vms: vec![idle()] };
-        let (requested, allowed) = (requested(), Allowed::default());
-        let coming = Coming { requested: &requested, process: None, allowed: &allowed };
-        arrange(&topology(free), load, coming, counters, policy, G)
+        let coming = ComingVm { counters, ..coming(9, "web") };
+        arrange(&topology(free), load, &[coming], 9, policy, G)
+    }
+
+    fn coming(number: u32, name: &str) -> ComingVm {
+        ComingVm {
+            number,
+            requested: CheckedOffer { vm: name.to_owned(), ..requested() },
+            counters: heavy(),
+            allowed: Allowed::default(),
+            process: None,
+            page: None,
+            state: ComingState::Offered,
+        }
     }
 
     /// For a QEMU that waits already.
     fn arranged_for(residents: Vec<Vm>, process: Pid, allowed: &Allowed) -> Placement {
-        let requested = requested();
-        let coming = Coming { requested: &requested, process: Some(process), allowed };
+        let coming =
+            ComingVm { process: Some(process), allowed: allowed.clone(), ..coming(9, "web") };
         let load = Load { vms: residents };
-        arrange(&topology([8 * G, 8 * G]), load, coming, heavy(), "simple", G)
+        arrange(&topology([8 * G, 8 * G]), load, &[coming], 9, "simple", G)
+    }
+
+    /// Two VMs that both want all CPUs and most of the memory of a node.
+    fn two() -> [ComingVm; 2] {
+        [(9, "a"), (8, "b")].map(|(number, name)| {
+            let vm = coming(number, name);
+            ComingVm { requested: CheckedOffer { vcpus: 2, memory: 5 * G, ..vm.requested }, ..vm }
+        })
+    }
+
+    #[test]
+    fn vms_that_come_at_once_are_planned_together() {
+        let two = two();
+        let free = topology([8 * G, 8 * G]);
+        let place = |coming: &[ComingVm], number| {
+            arrange(&free, Load::default(), coming, number, "simple", G).place.unwrap()
+        };
+        // Each alone would have the same node.
+        assert_eq!(place(&two[..1], 9), place(&two[1..], 8));
+        let places = [place(&two, 9), place(&two, 8)];
+        for (place, at) in places.iter().zip([0, 1]) {
+            assert_eq!(*place, Placed::on(at, 2, 5 * G, 2));
+        }
+        let arranged = arrange(&free, Load::default(), &two, 8, "simple", G);
+        let arrives: Vec<bool> = arranged.layout.vms.iter().map(|vm| vm.arrives).collect();
+        assert_eq!(arrives, [false, true]);
+        assert_eq!(arranged.layout.notes, ["a is on its way, too, and part of the plan"]);
+    }
+
+    #[test]
+    fn a_vm_that_is_on_its_way_keeps_its_place_in_the_next_plan() {
+        let [first, second] = two();
+        let at = |node| ComingState::Placed(Placed::on(node, 2, 5 * G, 2));
+        for node in 0..2 {
+            let first = ComingVm { state: at(node), process: Some(Pid(50)), ..first.clone() };
+            let mut free = [8 * G, 8 * G];
+            free[node] -= 5 * G;
+            let coming = [first, second.clone()];
+            let arranged = arrange(&topology(free), Load::default(), &coming, 8, "simple", G);
+            assert_eq!(arranged.place, Ok(Placed::on(1 - node, 2, 5 * G, 2)), "{node}");
+            assert_eq!(arranged.processes, [Pid(50), Pid(8)]);
+            let planned = arranged.layout.vms[0].planned.as_ref().unwrap();
+            assert_eq!(*planned, arranged.layout.vms[0].before);
+            // Once it runs it is a resident, and is in the plan once.
+            let resident = Vm { id: 50, name: "a".to_owned(), ..idle() };
+            let load = Load { vms: vec![resident] };
+            let arranged = arrange(&topology(free), load, &coming, 8, "simple", G);
+            assert_eq!(arranged.processes, [Pid(50), Pid(8)]);
+        }
+    }
+
+    #[test]
+    fn a_vm_on_huge_pages_comes_where_these_are_free() {
+        const PAGE: u64 = 2 << 20;
+        let nodes = topology([15 * G, G / 2]).nodes().to_vec();
+        let huge = |(node, huge): (&Node, u64)| Node {
+            huge_free: [(PAGE, huge * G)].into(),
+            ..node.clone()
+        };
+        let distances = vec![vec![10, 21], vec![21, 10]];
+        let nodes = nodes.iter().zip([0, 5]).map(huge).collect();
+        let topology = Topology::new(nodes, distances, None).unwrap();
+        let of = |page| {
+            let coming = ComingVm { page, ..coming(9, "web") };
+            arrange(&topology, Load::default(), &[coming], 9, "simple", G).place
+        };
+        assert_eq!(of(Some(PAGE)), Ok(Placed::on(1, 1, 4 * G, 2)));
+        assert_eq!(of(None), Ok(Placed::on(0, 1, 4 * G, 2)));
+        assert_eq!(of(Some(1 << 30)), Err("the nodes have too little free memory".to_owned()));
+    }
+
+    #[test]
+    fn of_two_that_do_not_both_fit_the_first_comes_as_planned() {
+        let two = two();
+        let of =
+            |number| arrange(&topology([6 * G, G]), Load::default(), &two, number, "simple", G);
+        assert_eq!(of(9).place, Ok(Placed::on(0, 2, 5 * G, 2)));
+        assert_eq!(of(8).place, Err("the nodes have too little free memory".to_owned()));
     }
 
     #[test]

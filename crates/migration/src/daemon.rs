@@ -16,6 +16,7 @@ use sd_notify::NotifyState;
 use tracing::{info, warn};
 
 use crate::ConfigError;
+use crate::arrivals::Arrivals;
 use crate::channel::Channel;
 use crate::config::{Config, is_policy, policies};
 use crate::destination::{Destination, ORPHAN_LIMIT};
@@ -42,6 +43,7 @@ pub(crate) struct Shared {
     incoming: Records,
     outgoing: Records,
     planning: Mutex<()>,
+    arrivals: Arrivals,
 }
 
 /// Why the daemon ended.
@@ -78,8 +80,14 @@ pub fn serve(config: &Path, stop: &AtomicBool) -> Result<(), DaemonError> {
     };
     let (incoming, outgoing) = (records("incoming")?, records("outgoing")?);
     let host = Arc::new(ThisHost::new(config.clone())?);
-    let shared =
-        Arc::new(Shared { host, identity, incoming, outgoing, planning: Mutex::default() });
+    let shared = Arc::new(Shared {
+        host,
+        identity,
+        incoming,
+        outgoing,
+        planning: Mutex::default(),
+        arrivals: Arrivals::default(),
+    });
     let tcp = config.listen.map(listen_tcp).transpose()?;
     let unix = listen_unix(&config.socket)?;
     go_on(&shared);
@@ -201,6 +209,7 @@ fn serve_peer(shared: &Shared, stream: TcpStream) {
         host: &shared.host,
         records: &shared.incoming,
         planning: &shared.planning,
+        arrivals: &shared.arrivals,
         peer: &peer.name,
         address,
     };

@@ -14,14 +14,15 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ::host::vms::MemoryBacking;
 use api::layout::{Counters, DestinationMessage, HostLayout, SourceMessage, StartedBy, VERSION};
-use layout::{Placed, Plan, Topology};
+use layout::{HugePage, Placed, Plan, Topology};
 use model::Pid;
 use numa::{AppliedPlan, Host, HostVm, Steered, VmProcess};
 use tracing::{info, warn};
 
-use crate::PROC;
-use crate::arrange::{self, Coming, Placement};
+use crate::arrange::{self, Placement};
+use crate::arrivals::{Announced, Arrivals, ComingState};
 use crate::channel::{Channel, ChannelError};
 use crate::frame::FrameError;
 use crate::incoming::{self, IncomingQemu, State};
@@ -29,6 +30,7 @@ use crate::offer::{CheckedOffer, check_counters, check_offer, cut};
 use crate::records::Records;
 use crate::template::Memory;
 use crate::this_host::ThisHost;
+use crate::{PROC, SYS};
 
 /// For a message that must come next.
 const NEXT_LIMIT: Duration = Duration::from_secs(10);
@@ -48,6 +50,7 @@ pub(crate) struct Destination<'a> {
     pub(crate) records: &'a Records,
     /// One plan at a time is made and carried out.
     pub(crate) planning: &'a Mutex<()>,
+    pub(crate) arrivals: &'a Arrivals,
     pub(crate) peer: &'a str,
     /// The address of ours that it connected to.
     pub(crate) address: IpAddr,
@@ -55,7 +58,9 @@ pub(crate) struct Destination<'a> {
 
 /// A VM that may come now.
 #[derive(Debug)]
-struct Prepared {
+struct Prepared<'a> {
+    /// Until it is dropped, plans for others leave room for the VM.
+    _announced: Announced<'a>,
     requested: CheckedOffer,
     waiting: IncomingQemu,
     steered: Option<Steered>,
@@ -85,7 +90,7 @@ impl SourceVerdict {
     }
 }
 
-impl Destination<'_> {
+impl<'a> Destination<'a> {
     /// Serves one source: one VM.
     pub(crate) fn serve(&self, channel: &mut Channel) -> Result<(), ChannelError> {
         match channel.receive(NEXT_LIMIT)? {
@@ -135,7 +140,7 @@ impl Destination<'_> {
         channel: &mut Channel,
         requested: CheckedOffer,
         counters: Result<Counters, String>,
-    ) -> Result<Prepared, String> {
+    ) -> Result<Prepared<'a>, String> {
         let config = &self.host.config;
         let oldest = Duration::from_secs(config.oldest_counters_s);
         let counters = counters.and_then(|counters| check_counters(&counters, oldest));
@@ -147,6 +152,8 @@ impl Destination<'_> {
                 })?)
             }
         };
+        // Before it waits for its turn: the plan of another one that comes now is one for both.
+        let announced = self.arrivals.announce(&requested, &counters);
         let _planning = self.planning.lock().unwrap_or_else(PoisonError::into_inner);
         let found = match incoming {
             Some(_) => None,
@@ -161,12 +168,23 @@ impl Destination<'_> {
         let left_out = load.leave_out_unsound(&host.topology);
         let rate = config.move_bytes_per_s;
         let allowed = found.as_ref().map(|waiting| waiting.allowed(&host.topology, &requested));
-        let coming = Coming {
-            requested: &requested,
-            process: found.as_ref().map(|waiting| waiting.found.pid),
-            allowed: &allowed.unwrap_or_default(),
+        let page = match (&found, incoming) {
+            (Some(waiting), _) => {
+                huge_page(&::host::vms::command_line(Path::new(PROC), waiting.found.pid.0))
+            }
+            (None, Some(incoming)) => huge_page(incoming.command.words()),
+            (None, None) => None,
         };
-        let mut arranged = arrange::arrange(&host.topology, load, coming, counters, policy, rate);
+        announced.change(|vm| {
+            vm.process = found.as_ref().map(|waiting| waiting.found.pid);
+            vm.allowed = allowed.unwrap_or_default();
+            vm.page = page;
+        });
+        let reserved = announced.reserved_for_others(&host);
+        let topology = host.topology.clone().without(&reserved);
+        let coming = self.arrivals.all();
+        let mut arranged =
+            arrange::arrange(&topology, load, &coming, announced.number, policy, rate);
         arranged.layout.notes.extend(left_out.iter().map(ToString::to_string));
         info!("{} from {}: {}", requested.vm, self.peer, arranged.layout.outcome);
         // Its pages may be coming already: what can be done at once comes before residents are moved.
@@ -181,15 +199,27 @@ impl Destination<'_> {
         let waiting = match (found, incoming) {
             (Some(waiting), _) => waiting,
             (None, Some(incoming)) => {
-                self.start(channel, incoming, &host, &requested, &mut arranged)?
+                self.start(channel, incoming, &host, (&requested, &announced), &mut arranged)?
             }
             (None, None) => {
                 return Err("neither a template nor a waiting QEMU was found for it".to_owned());
             }
         };
-        let Placement { place, layout, processes, .. } = arranged;
+        let Placement { place, default, layout, processes, .. } = arranged;
         let place = place.ok();
-        let mut prepared = Prepared { requested, waiting, steered, place, layout, processes };
+        announced.change(|vm| {
+            vm.process = Some(waiting.found.pid);
+            vm.state = ComingState::Placed(place.clone().unwrap_or(default));
+        });
+        let mut prepared = Prepared {
+            _announced: announced,
+            requested,
+            waiting,
+            steered,
+            place,
+            layout,
+            processes,
+        };
         self.put_in_place(&mut prepared);
         Ok(prepared)
     }
@@ -241,14 +271,14 @@ impl Destination<'_> {
         channel: &mut Channel,
         incoming: &crate::config::Incoming,
         host: &Host,
-        requested: &CheckedOffer,
+        (requested, announced): (&CheckedOffer, &Announced<'_>),
         arranged: &mut Placement,
     ) -> Result<IncomingQemu, String> {
         progress(channel, "starting QEMU");
         let prealloc = self.host.config.prealloc;
         if let Ok(place) = &arranged.place {
             let nodes = nodes(host, place);
-            let bound = match self.room(place) {
+            let bound = match self.room(place, huge_page(incoming.command.words()), announced) {
                 Ok(()) if incoming.command.places_memory() => {
                     let memory = Memory::Bound { nodes, prealloc };
                     incoming::start(self.host, self.records, incoming, &memory)
@@ -291,11 +321,20 @@ impl Destination<'_> {
     }
 
     /// Whether its nodes still have the memory: VMs start and grow while residents are moved.
-    fn room(&self, place: &Placed) -> Result<(), String> {
+    fn room(
+        &self,
+        place: &Placed,
+        page: HugePage,
+        announced: &Announced<'_>,
+    ) -> Result<(), String> {
         let host = self.read()?;
-        for (node, wanted) in host.topology.nodes().iter().zip(&place.memory) {
-            if node.free < *wanted {
-                let (id, free, wanted) = (node.id, node.free >> 20, wanted >> 20);
+        let reserved = announced.reserved_for_others(&host);
+        let topology = host.topology.without(&reserved);
+        let free = topology.free();
+        for (at, (node, wanted)) in topology.nodes().iter().zip(&place.memory).enumerate() {
+            let free = free.on(page, at);
+            if free < *wanted {
+                let (id, free, wanted) = (node.id, free >> 20, wanted >> 20);
                 return Err(format!("node {id} has {free} MiB free of {wanted}"));
             }
         }
@@ -303,7 +342,7 @@ impl Destination<'_> {
     }
 
     /// vCPUs to their nodes, and what memory there is to where it should be.
-    fn put_in_place(&self, prepared: &mut Prepared) {
+    fn put_in_place(&self, prepared: &mut Prepared<'_>) {
         let Some(place) = &prepared.place else { return };
         if prepared.waiting.threads.is_empty() {
             let note = "its vCPUs are bound once they run: QEMU names no threads (-name NAME,debug-threads=on)";
@@ -322,7 +361,7 @@ impl Destination<'_> {
     }
 
     /// Until the VM runs here, or stays.
-    fn receive_vm(&self, channel: &mut Channel, prepared: &mut Prepared) -> SourceVerdict {
+    fn receive_vm(&self, channel: &mut Channel, prepared: &mut Prepared<'_>) -> SourceVerdict {
         let address = self.host.config.migration_address.unwrap_or(self.address);
         let address = match prepared.waiting.listen(address, self.host.config.migration_ports) {
             Ok(address) => address,
@@ -360,7 +399,7 @@ impl Destination<'_> {
     }
 
     /// Reads where everything is, then whether the VM has run here: if not, it was so before the switch-over.
-    fn look(&self, prepared: &mut Prepared) {
+    fn look(&self, prepared: &mut Prepared<'_>) {
         let Prepared { waiting, layout, processes, .. } = prepared;
         let mut found = match self.host.find() {
             Ok(found) => found,
@@ -377,7 +416,7 @@ impl Destination<'_> {
     fn finish(
         &self,
         channel: &mut Channel,
-        mut prepared: Prepared,
+        mut prepared: Prepared<'_>,
         verdict: SourceVerdict,
     ) -> Result<(), ChannelError> {
         let (vm, peer) = (prepared.requested.vm.clone(), self.peer);
@@ -416,7 +455,7 @@ impl Destination<'_> {
     }
 
     /// The VM runs here: what is not where it should be goes there.
-    fn arrived(&self, prepared: &mut Prepared) {
+    fn arrived(&self, prepared: &mut Prepared<'_>) {
         let Prepared { waiting, steered, place, layout, processes, .. } = prepared;
         let found = self.host.find().unwrap_or_default();
         let found: Vec<_> = found.into_iter().filter(|vm| vm.pid == waiting.found.pid).collect();
@@ -442,10 +481,26 @@ impl Destination<'_> {
     }
 }
 
+/// The size of the huge pages that the memory of a QEMU with this command line is made of.
+fn huge_page(words: &[String]) -> HugePage {
+    /// Of hugetlbfs, from the kernel's `uapi/linux/magic.h`.
+    const MAGIC: i64 = 0x9584_58f6;
+    match ::host::vms::memory_backing(words)? {
+        MemoryBacking::HugePages(size) => {
+            size.or_else(|| ::host::numa::default_huge_page(Path::new(PROC)))
+        }
+        MemoryBacking::Path(path) => {
+            let system = rustix::fs::statfs(&path).ok()?;
+            let size = u64::try_from(system.f_bsize).ok()?;
+            (system.f_type == MAGIC).then_some(size)
+        }
+    }
+}
+
 /// Brings one VM to where it should be.
 fn put(this: &ThisHost, host: &Host, vm: &HostVm, place: &Placed) -> AppliedPlan {
     let VmProcess { pid, name, .. } = &vm.process;
-    let plan = Plan::for_one(&host.topology, (pid.0, name), &vm.placed, place);
+    let plan = Plan::for_one(&host.topology, (pid.0, name), vm.page, &vm.placed, place);
     this.apply_plan(host, std::slice::from_ref(vm), &plan, &|| false)
 }
 
@@ -459,14 +514,16 @@ fn pin_incoming(
 ) -> Option<Steered> {
     let mut used = place.memory.iter().enumerate().filter(|(_, bytes)| 0 < **bytes);
     let (node, _) = used.next()?;
-    let cpus = &host.topology.nodes()[node].cpus;
+    let cpus = host.topology.nodes()[node].cpus.iter().copied();
+    let isolated = ::host::cpusets::isolated(Path::new(SYS));
+    let cpus: Vec<u32> = cpus.filter(|cpu| !isolated.contains(cpu)).collect();
     if used.next().is_some() || cpus.is_empty() {
         layout
             .notes
             .push("its memory is moved once it has come: it goes to several nodes".to_owned());
         return None;
     }
-    match numa::pin_incoming(Path::new(PROC), &waiting.process(name), cpus) {
+    match numa::pin_incoming(Path::new(PROC), &waiting.process(name), &cpus) {
         Ok(steered) => Some(steered),
         Err(error) => {
             layout.notes.push(error.to_string());

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use api::layout::{DestinationMessage, Order, SourceMessage};
-use layout::{Allowed, Load, Node, Topology};
+use layout::{Load, Node, Topology};
 
+use crate::arrivals::Arrivals;
 use crate::channel::{Channel, ChannelError};
 use crate::{Identity, Peer, arrange, frame, offer};
 
@@ -20,14 +21,21 @@ pub fn peer_said(bytes: &[u8]) {
         _ => {}
     });
     if let Some(requested) = requested {
-        let node = |id: u32| Node { id, cpus: vec![id], total: 16 << 30, free: 8 << 30 };
+        let node = |id: u32| Node {
+            id,
+            cpus: vec![id],
+            total: 16 << 30,
+            free: 8 << 30,
+            ..Node::default()
+        };
         let distances = vec![vec![10, 20], vec![20, 10]];
         let topology = Topology::new(vec![node(0), node(1)], distances, None);
         let topology = topology.expect("it is one");
         let policy = requested.policy.clone().unwrap_or_else(|| "asymsched".to_owned());
-        let (load, allowed) = (Load::default(), Allowed::default());
-        let coming = arrange::Coming { requested: &requested, process: None, allowed: &allowed };
-        let arranged = arrange::arrange(&topology, load, coming, counters, &policy, 1 << 30);
+        let arrivals = Arrivals::default();
+        let announced = arrivals.announce(&requested, &counters);
+        let (load, number) = (Load::default(), announced.number);
+        let arranged = arrange::arrange(&topology, load, &arrivals.all(), number, &policy, 1 << 30);
         if let Ok(place) = arranged.place {
             assert_eq!(place.vcpus.len(), requested.vcpus);
             assert_eq!(place.bytes(), requested.memory);

@@ -15,6 +15,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod arrange;
+mod arrivals;
 mod channel;
 mod client;
 mod config;

@@ -13,12 +13,13 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use layout::{Move, Plan, Topology};
+use layout::{Allowed, Move, Plan, Topology};
 use model::{Pid, Tid};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::allowed::allowed;
-use crate::mover::{Mover, Pace};
+use crate::mover::{Mover, Pace, is_much};
+use crate::pinned::why_pinned;
 use crate::read::{HostVm, NumaError, VmProcess, started};
 
 /// What a plan's execution did.
@@ -84,6 +85,8 @@ struct Work<'a> {
     vms: Vec<Option<&'a HostVm>>,
     pace: Pace,
     done: Vec<Applied>,
+    /// What each VM may use, if it is to be changed.
+    allowed: Vec<Allowed>,
     /// VMs that were not changed, or were changed back.
     staying: BTreeSet<usize>,
     /// Each VM's threads that were bound, with the CPUs that they had before.
@@ -118,6 +121,7 @@ impl<'a> Work<'a> {
             vms: plan.vms.iter().map(found).collect(),
             pace,
             done: plan.vms.iter().enumerate().map(done).collect(),
+            allowed: vec![Allowed::default(); plan.vms.len()],
             staying: BTreeSet::new(),
             bound: vec![Vec::new(); plan.vms.len()],
             moved: Vec::new(),
@@ -138,19 +142,25 @@ impl<'a> Work<'a> {
             if self.staying.contains(&at) {
                 continue;
             }
-            if let Err(error) = self.may_move(at, vm) {
-                self.leave(at, error);
+            match self.may_move(at, vm) {
+                Ok(allowed) => self.allowed[at] = allowed,
+                Err(error) => self.leave(at, error),
             }
         }
     }
 
-    fn may_move(&self, at: usize, vm: &HostVm) -> Result<(), NumaError> {
+    /// What it may use.
+    fn may_move(&self, at: usize, vm: &HostVm) -> Result<Allowed, NumaError> {
         let homes = self.new_homes(at, vm);
         if homes.is_empty() && self.done[at].wanted == 0 {
-            return Ok(());
+            return Ok(Allowed::default());
         }
         let Roots { sys, proc } = self.roots;
         still_there(proc, &vm.process)?;
+        let folder = proc.join(vm.process.pid.0.to_string());
+        if let Some(why) = why_pinned(&folder, vm.placed.bytes()) {
+            return Err(NumaError::Held { vm: vm.process.name.clone(), why });
+        }
         let (vm, n) = (&vm.process, vm.process.threads.len());
         let allowed = allowed(sys, proc, self.topology, vm, n);
         let (name, id) = (|| vm.name.clone(), |node: usize| self.topology.nodes()[node].id);
@@ -162,7 +172,7 @@ impl<'a> Work<'a> {
         let mut targets = self.plan.moves.iter().filter(|step| step.vm == at).map(|step| step.to);
         match targets.find(|node| !allowed.allows_memory(*node)) {
             Some(node) => Err(NumaError::MemoryNotAllowed { vm: name(), node: id(node) }),
-            None => Ok(()),
+            None => Ok(allowed),
         }
     }
 
@@ -182,7 +192,8 @@ impl<'a> Work<'a> {
                 continue;
             }
             for (vcpu, tid, home) in self.new_homes(at, vm) {
-                match self.bind_one(vm, vcpu, tid, home) {
+                let cpus = self.allowed[at].cpus_of(self.topology, vcpu, home);
+                match self.bind_one(vm, vcpu, tid, &cpus) {
                     Ok(before) => {
                         self.bound[at].push((tid, before));
                         self.done[at].vcpus += 1;
@@ -196,18 +207,18 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Binds a vCPU to the CPUs of a node; those that it had before.
+    /// Binds a vCPU to CPUs; those that it had before.
     fn bind_one(
         &self,
         vm: &HostVm,
         vcpu: usize,
         tid: Tid,
-        home: usize,
+        cpus: &[u32],
     ) -> Result<CpuSet, NumaError> {
         still_there(self.roots.proc, &vm.process)?;
         let failed = |source| NumaError::Affinity { vm: vm.process.name.clone(), vcpu, source };
         let before = affinity(tid).map_err(failed)?;
-        set_affinity(tid, &self.topology.nodes()[home].cpus).map_err(failed)?;
+        set_affinity(tid, cpus).map_err(failed)?;
         Ok(before)
     }
 
@@ -235,14 +246,24 @@ impl<'a> Work<'a> {
         let Some(vm) = self.vms[step.vm] else { return Ok(true) };
         let id = |node: usize| self.topology.nodes()[node].id;
         let (from, to, proc) = (id(step.from), id(step.to), self.roots.proc);
-        let mut mover =
-            Mover { proc, vm, from, to, left: step.bytes, moved: 0, pace: &mut self.pace };
+        let ranges = match step.cell.and_then(|cell| vm.cells.get(cell)) {
+            Some(cell) => &cell.ranges[..],
+            None => &vm.ranges,
+        };
+        let pace = &mut self.pace;
+        let (left, moved, stuck) = (step.bytes, 0, 0);
+        let mut mover = Mover { proc, vm, from, to, ranges, left, moved, stuck, pace };
         let moved = mover.run(stop);
-        let bytes = mover.moved;
+        let (bytes, left, stuck) = (mover.moved, mover.left, mover.stuck);
         self.moved.push(Move { bytes, ..step });
         let done = &mut self.done[step.vm];
         done.moved = done.moved.saturating_add(bytes);
-        moved
+        let finished = moved?;
+        if finished && is_much(left.min(stuck), step.bytes) {
+            let (vm, wanted) = (vm.process.name.clone(), step.bytes);
+            return Err(NumaError::Stuck { vm, left, wanted, node: to });
+        }
+        Ok(finished)
     }
 
     /// If less than half of a VM's memory has moved, its vCPUs stay where most of the memory is.
@@ -371,6 +392,9 @@ mod test {
             ranges: Vec::new(),
             placed,
             allowed: Allowed::default(),
+            stays: None,
+            page: None,
+            cells: Vec::new(),
             ran_s: 1.0,
             has_policy: false,
         }
@@ -378,8 +402,13 @@ mod test {
 
     /// Node 0 has a CPU of this thread's, node 1 one that no machine has.
     fn topology(cpu: u32, free: [u64; 2]) -> Topology {
-        let node =
-            |id: u32, cpu| Node { id, cpus: vec![cpu], total: 64 * MIB, free: free[id as usize] };
+        let node = |id: u32, cpu| Node {
+            id,
+            cpus: vec![cpu],
+            total: 64 * MIB,
+            free: free[id as usize],
+            ..Node::default()
+        };
         let distances = vec![vec![10, 20], vec![20, 10]];
         Topology::new(vec![node(0, cpu), node(1, 1023)], distances, None).unwrap()
     }
@@ -425,8 +454,8 @@ mod test {
         // Two ways to fail: the kernel refuses to bind the second vCPU, and this host may have no node 1.
         let after = on(&[Some(0), Some(1)], [0, 8]);
         let moves = [
-            Move { vm: 0, from: 0, to: 1, bytes: 8 * MIB },
-            Move { vm: 1, from: 1, to: 0, bytes: 8 * MIB },
+            Move { vm: 0, from: 0, to: 1, bytes: 8 * MIB, page: None, cell: None },
+            Move { vm: 1, from: 1, to: 0, bytes: 8 * MIB, page: None, cell: None },
         ];
         let plan = plan(&[(&held, after), (&next, on(&[], [8, 0]))], &moves);
         let nothing = tempfile::tempdir().unwrap();
@@ -489,7 +518,11 @@ mod test {
         std::fs::write(proc.join("40/task/41/status"), status).unwrap();
         let memory = Placed { memory: vec![4 * 4096, 0], ..vm.placed.clone() };
         let expected = "VM web stays where it is: its cpuset allows it no memory of node 0";
-        check(memory, &[Move { vm: 0, from: 1, to: 0, bytes: 3 * 4096 }], expected);
+        check(
+            memory.clone(),
+            &[Move { vm: 0, from: 1, to: 0, bytes: 3 * 4096, page: None, cell: None }],
+            expected,
+        );
     }
 
     #[test]

@@ -15,17 +15,20 @@
 mod access;
 mod allowed;
 mod apply_plan;
+mod cells;
 mod count;
 mod damon;
 mod measure;
 mod mover;
 mod pages;
 mod pin_incoming;
+mod pinned;
 mod read;
 mod resctrl;
 
 pub use allowed::allowed;
 pub use apply_plan::{Applied, AppliedPlan, Roots, apply_plan};
+pub use cells::HostCell;
 pub use count::{Counted, Counters, Watched, count};
 pub use measure::measure;
 pub use pin_incoming::{Steered, pin_incoming};

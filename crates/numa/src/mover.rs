@@ -18,17 +18,23 @@ pub(crate) struct Mover<'a> {
     /// The kernel's numbers of the nodes.
     pub(crate) from: u32,
     pub(crate) to: u32,
+    pub(crate) ranges: &'a [MemoryRange],
     pub(crate) left: u64,
     pub(crate) moved: u64,
+    /// Bytes that the kernel did not move.
+    pub(crate) stuck: u64,
     pub(crate) pace: &'a mut Pace,
 }
 
 impl Mover<'_> {
     /// Whether it was not stopped. Pages that can't be moved are left where they are.
     pub(crate) fn run(&mut self, stop: &dyn Fn() -> bool) -> Result<bool, NumaError> {
-        for range in &self.vm.ranges {
+        let wanted = self.left;
+        for range in self.ranges {
             for addresses in batches(range) {
-                if self.left < range.page_bytes {
+                // Where most pages are pinned, trying all of them takes long.
+                let is_stuck = is_much(self.stuck, wanted) && self.moved < self.stuck;
+                if self.left < range.page_bytes || is_stuck {
                     return Ok(true);
                 }
                 if stop() {
@@ -64,8 +70,14 @@ impl Mover<'_> {
             self.pace.wait(moved);
             waiting = on(&waiting, self.from)?;
         }
+        self.stuck += waiting.len() as u64 * page_bytes;
         Ok(())
     }
+}
+
+/// Whether so many bytes that do not move are too many: more than a tenth of those that should.
+pub(crate) fn is_much(stuck: u64, wanted: u64) -> bool {
+    wanted < stuck.saturating_mul(10)
 }
 
 /// The addresses of a range's pages. No batch ends within a huge page: the kernel moves such a page as a whole, and what of

@@ -1,15 +1,20 @@
 //! The host's nodes, and where its VMs are on them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use host::numa::{self, NumaMaps, NumaNode};
-use layout::{Allowed, Arrival, Load, Node, Placed, Sample, Source, Topology, TopologyError, Vm};
+use layout::{
+    Allowed, Arrival, Cell, HugePage, Load, Node, Placed, Sample, Source, Topology, TopologyError,
+    Vm,
+};
 use model::{Pid, Tid};
 use probes::{FoundVm, MemorySlot};
 
 use crate::allowed::allowed;
+use crate::cells::{self, HostCell};
+use crate::pinned::why_pinned;
 
 /// Bytes of `status` and `stat` that are read at most.
 const MAX_STATUS_BYTES: usize = 64 << 10;
@@ -46,6 +51,12 @@ pub struct HostVm {
     pub placed: Placed,
     /// What its cpusets let it use.
     pub allowed: Allowed,
+    /// Why neither its memory nor its vCPUs can be moved.
+    pub stays: Option<String>,
+    /// What most of its memory is made of.
+    pub page: HugePage,
+    /// The guest's own NUMA nodes, if it has several.
+    pub cells: Vec<HostCell>,
     /// Seconds that it has run.
     pub ran_s: f64,
     /// A memory policy other than the default one keeps its memory where it is: new pages go there, too.
@@ -89,6 +100,21 @@ pub enum NumaError {
     #[error("VM {vm} stays where it is: its cpuset allows it no memory of node {node}")]
     MemoryNotAllowed {
         vm: String,
+        /// The kernel's number of the node.
+        node: u32,
+    },
+    /// Its memory has been pinned since the plan was made.
+    #[error("VM {vm} stays where it is: {why}")]
+    Held { vm: String, why: String },
+    /// Most pages did not move: they are pinned, or the node has no room.
+    #[error(
+        "VM {vm} stays where it was: the kernel did not move {} of {} MiB to node {node}: they are pinned, or there is no room",
+        .left >> 20, .wanted >> 20
+    )]
+    Stuck {
+        vm: String,
+        left: u64,
+        wanted: u64,
         /// The kernel's number of the node.
         node: u32,
     },
@@ -163,6 +189,7 @@ pub(crate) fn topology(sys: &Path) -> Result<Topology, NumaError> {
         cpus: node.cpus.clone(),
         total: node.total,
         free: node.free,
+        huge_free: node.huge_free.clone(),
     };
     // The firmware tells how fast a memory is for its nearest CPUs only.
     let row = |from: &NumaNode| -> Option<Vec<u64>> {
@@ -183,22 +210,43 @@ fn vm(
     let folder = proc.join(process.pid.0.to_string());
     let maps = numa::read_numa_maps(&folder)?;
     let home = |tid: &Tid| home(topology, &folder.join("task").join(tid.0.to_string()));
-    let (memory, has_policy) = memory(topology, &maps, &found.slots);
+    let (memory, has_policy, page) = memory(topology, &maps, &found.slots);
+    let pinned = why_pinned(&folder, memory.iter().sum());
+    let guest = host::vms::describe(proc, process.pid.0, "").cells;
+    let (cells, unclear) = match cells::find(&guest, found, process.threads.len()) {
+        Ok(cells) => (cells.iter().map(|cell| host_cell(topology, &maps, cell)).collect(), None),
+        Err(why) => (Vec::new(), Some(why.to_owned())),
+    };
     let began_s = seconds(process.started);
     let vm = HostVm {
         allowed: allowed(sys, proc, topology, &process, found.vcpus.len()),
         placed: Placed { vcpus: process.threads.iter().map(home).collect(), memory },
         process,
-        ranges: ranges(&maps, &found.slots),
+        stays: pinned.or(unclear),
+        page,
+        cells,
+        ranges: of_page(ranges(&maps, &found.slots), page),
         ran_s: uptime_s(proc).map_or(0.0, |uptime| (uptime - began_s).max(0.0)),
         has_policy,
     };
     Ok((vm, maps.is_cut))
 }
 
-/// Bytes of guest memory on each node, and whether a policy other than the default holds for some of it.
-fn memory(topology: &Topology, maps: &NumaMaps, slots: &[MemorySlot]) -> (Vec<u64>, bool) {
-    let mut memory = vec![0_u64; topology.len()];
+fn host_cell(topology: &Topology, maps: &NumaMaps, cell: &cells::Found) -> HostCell {
+    let (memory, _, page) = memory(topology, maps, &cell.slots);
+    let ranges = of_page(ranges(maps, &cell.slots), page);
+    HostCell { cell: Cell { vcpus: cell.vcpus.clone(), memory }, ranges }
+}
+
+/// What most of the guest's memory is made of, the bytes of this on each node, and whether a policy other than the default
+/// holds for some of it.
+fn memory(
+    topology: &Topology,
+    maps: &NumaMaps,
+    slots: &[MemorySlot],
+) -> (Vec<u64>, bool, HugePage) {
+    let none = || vec![0_u64; topology.len()];
+    let mut of_pages = BTreeMap::<HugePage, Vec<u64>>::new();
     let (mut has_policy, mut seen) = (false, BTreeSet::new());
     for slot in slots {
         for mapping in maps.within(slot.address, slot_end(slot)) {
@@ -206,6 +254,8 @@ fn memory(topology: &Topology, maps: &NumaMaps, slots: &[MemorySlot]) -> (Vec<u6
                 continue;
             }
             has_policy |= !mapping.default_policy;
+            let page = mapping.is_huge.then_some(mapping.page_bytes);
+            let memory = of_pages.entry(page).or_insert_with(none);
             for (node, bytes) in mapping.bytes() {
                 if let Some(at) = topology.index_of(node) {
                     memory[at] = memory[at].saturating_add(bytes);
@@ -213,11 +263,20 @@ fn memory(topology: &Topology, maps: &NumaMaps, slots: &[MemorySlot]) -> (Vec<u6
             }
         }
     }
-    (memory, has_policy)
+    let sum = |memory: &[u64]| memory.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+    let most = of_pages.into_iter().max_by_key(|(_, memory)| sum(memory));
+    let (page, memory) = most.unwrap_or_else(|| (None, none()));
+    (memory, has_policy, page)
 }
 
 pub(crate) fn slot_end(slot: &MemorySlot) -> u64 {
     slot.address.saturating_add(slot.pages.saturating_mul(4096))
+}
+
+/// A VM on huge pages has small memories of usual pages besides, such as its firmware: these stay.
+fn of_page(mut ranges: Vec<MemoryRange>, page: HugePage) -> Vec<MemoryRange> {
+    ranges.retain(|range| page.is_none_or(|page| range.page_bytes == page));
+    ranges
 }
 
 /// Ascending, those that touch as one.
@@ -314,6 +373,15 @@ fn text(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+impl HostVm {
+    /// The part of its accesses that goes to another node, as its memory lies.
+    #[must_use]
+    pub fn remote(&self, topology: &Topology) -> f64 {
+        let cells: Vec<Cell> = self.cells.iter().map(|cell| cell.cell.clone()).collect();
+        self.placed.remote_of_cells(topology, &cells)
+    }
+}
+
 impl Host {
     /// The VMs as a load. `samples` says how each uses memory, and what counted that.
     #[must_use]
@@ -329,7 +397,9 @@ impl Host {
                 name: vm.process.name.clone(),
                 now: vm.placed.clone(),
                 arrival: Arrival::Resident,
-                may_move: true,
+                stays: vm.stays.clone(),
+                page: vm.page,
+                cells: vm.cells.iter().map(|cell| cell.cell.clone()).collect(),
                 allowed: vm.allowed.clone(),
                 samples,
                 source,
@@ -471,5 +541,71 @@ pub(crate) mod test {
         let root = tempfile::tempdir().unwrap();
         let error = read(root.path(), root.path(), &[]).unwrap_err();
         assert!(error.to_string().starts_with("this kernel shows no NUMA nodes"), "{error}");
+    }
+
+    #[test]
+    fn what_holds_a_vm_is_known_before_a_plan_is_made() {
+        let (root, found) = machine();
+        let (sys, proc) = (root.path().join("sys"), root.path().join("proc"));
+        let stays = || {
+            let host = read(&sys, &proc, &found).unwrap();
+            let load = host.load(1, |_| (Source::None, Vec::new()));
+            load.vms[0].stays.clone()
+        };
+        assert_eq!(stays(), None);
+        fs::write(proc.join("40/status"), "VmLck:\t0 kB\nVmPin:\t16 kB\n").unwrap();
+        let pinned = "1 MiB of its memory are pinned, by io_uring or a device";
+        assert_eq!(stays().as_deref(), Some(pinned));
+        fs::remove_file(proc.join("40/status")).unwrap();
+        fs::write(proc.join("40/cmdline"), "qemu\0-name\0web\0-numa\0node\0-numa\0node\0").unwrap();
+        let cells = "which vCPUs are in which NUMA node of its guest is not known";
+        assert_eq!(stays().as_deref(), Some(cells));
+    }
+
+    #[test]
+    fn huge_pages_and_cells_of_a_guest() {
+        let (root, mut found) = machine();
+        let (sys, proc) = (root.path().join("sys"), root.path().join("proc"));
+        const HUGE: u64 = 2 << 20;
+        let maps = "7d0000000000 default anon=64 N0=64 kernelpagesize_kB=4\n\
+                    7e0000000000 bind:0 huge anon=1 N0=1 kernelpagesize_kB=2048\n\
+                    7f0000000000 bind:1 huge anon=1 N1=1 kernelpagesize_kB=2048\n";
+        fs::write(proc.join("40/numa_maps"), maps).unwrap();
+        let pool = sys.join("devices/system/node/node1/hugepages/hugepages-2048kB");
+        fs::create_dir_all(&pool).unwrap();
+        fs::write(pool.join("free_hugepages"), "5\n").unwrap();
+        let words = [
+            "qemu",
+            "-name",
+            "web",
+            "-object",
+            "memory-backend-ram,id=a,size=2M",
+            "-object",
+            "memory-backend-ram,id=b,size=2M",
+            "-numa",
+            "node,cpus=1,memdev=a",
+            "-numa",
+            "node,cpus=0,memdev=b",
+        ];
+        fs::write(proc.join("40/cmdline"), words.join("\0")).unwrap();
+        let slot =
+            |first_page, address| MemorySlot { first_page, pages: 512, address, read_only: false };
+        found[0].slots = vec![slot(0, 0x7e00_0000_0000), slot(512, 0x7f00_0000_0000)];
+        let rom = MemorySlot { pages: 64, read_only: true, ..slot(0xf_ffc0, 0x7d00_0000_0000) };
+        found[0].slots.push(rom);
+        let host = read(&sys, &proc, &found).unwrap();
+        assert_eq!(host.topology.free().on(Some(HUGE), 1), 5 * HUGE);
+        let vm = &host.vms[0];
+        assert_eq!((vm.page, &vm.stays, vm.has_policy), (Some(HUGE), &None, true));
+        assert_eq!((&vm.placed.memory, vm.ranges.len()), (&vec![HUGE, HUGE], 2));
+        let cells: Vec<&Cell> = vm.cells.iter().map(|cell| &cell.cell).collect();
+        let cell =
+            |vcpu: usize, memory: [u64; 2]| Cell { vcpus: vec![vcpu], memory: memory.to_vec() };
+        assert_eq!(cells, [&cell(1, [HUGE, 0]), &cell(0, [0, HUGE])]);
+        let ranges = &vm.cells[1].ranges;
+        let expected =
+            MemoryRange { start: 0x7f00_0000_0000, end: 0x7f00_0020_0000, page_bytes: HUGE };
+        assert_eq!(ranges[..], [expected]);
+        assert_eq!(host.load(1, |_| (Source::None, Vec::new())).check(&host.topology), Ok(()));
     }
 }

@@ -138,16 +138,26 @@ const LAYOUT_HOST: &str = include_str!("../../../scenarios/layout/opteron-6348.t
 
 fn seed_layouts() -> Vec<Vec<u8>> {
     let case = include_bytes!("../../../scenarios/layout/case-2-dino.toml");
-    vec![LAYOUT_HOST.into(), case.to_vec()]
+    let answer = br#"{"choices":[{"vm":0,"node":1,"memory":"follow","rank":1,"reason":"a"}]}"#;
+    let vm = r#"{"vm":"a","pid":0,"started":1,"vcpus":[1],"memory":[{"0":1,"1":5368709120}]}"#;
+    let plan = format!(r#"{{"version":1,"placement":[{vm}]}}"#);
+    vec![LAYOUT_HOST.into(), case.to_vec(), answer.to_vec(), plan.into_bytes()]
 }
 
-/// Descriptions of hosts and VMs, and plans for these.
+/// Descriptions of hosts and VMs, and plans for these; answers of policies, and saved plans.
 fn layouts(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     drop((layout::read_topology(&text), layout::read_counters(&text)));
     let host = layout::read_topology(LAYOUT_HOST).expect("it is ours");
-    let Ok(case) = layout::read_case(&text, &host) else { return };
     let options = layout::Options::default();
+    let ours = include_str!("../../../scenarios/layout/case-2-dino.toml");
+    let ours = layout::read_case(ours, &host).expect("it is ours");
+    let mut policy = layout::External::new(|_| Ok(text.clone().into_owned()));
+    let plan = layout::plan(&ours.topology, &ours.load, &mut policy, &options);
+    assert_eq!(plan.vms.len(), ours.load.vms.len());
+    let saved = layout::read_plan(&text).unwrap_or_default();
+    drop(layout::Plan::again(&ours.topology, &ours.load, |_| 1, &saved, &options));
+    let Ok(case) = layout::read_case(&text, &host) else { return };
     for name in layout::POLICIES {
         let Some(mut policy) = layout::policy_named(name) else { continue };
         let plan = layout::plan(&case.topology, &case.load, policy.as_mut(), &options);

@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use layout::report::{MeasuredVm, MovedVm};
-use layout::{Activity, Load, Options, Outcome, Plan, Source};
+use layout::{Activity, Load, Options, Outcome, Plan, Source, Vm};
 use model::Pid;
 use numa::{Applied, AppliedPlan, Host, HostVm, Roots, VmProcess, Watched};
 use probes::{FoundVm, VmFinder};
 
+use super::exec_policy;
 use super::file::{read, wrong};
-use cli::{Format, print, size, stop_on_signals};
+use cli::{Format, Usage, print, size, stop_on_signals};
 
 pub(super) const PROC: &str = "/proc";
 const SYS: &str = "/sys";
@@ -21,10 +22,13 @@ const SYS: &str = "/sys";
 const PLAN_EXAMPLE: &str = "Examples:
   vmscope layout plan                          count for 10 s, show what would move
   vmscope layout plan --policy asymsched --format json
-  vmscope layout plan --counters vms.toml      with counters from a file";
+  vmscope layout plan --counters vms.toml      with counters from a file
+  vmscope layout plan --policy exec:./mine     a program chooses: question and choices in JSON
+  vmscope layout plan --format json > plan.json                   for apply --plan plan.json";
 
 const APPLY_EXAMPLE: &str = "Examples:
   vmscope layout apply --policy dino
+  vmscope layout apply --plan plan.json        a plan made before, if it still fits
   vmscope layout apply --rate 64M              at 64 MiB per second
   vmscope layout apply --measure 30            measured gain beside the predicted one";
 
@@ -51,12 +55,15 @@ pub(super) struct ApplyArgs {
     /// Measure VMs this many seconds before and after the moves, and print the gain beside the predicted one
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=600))]
     measure: Option<u32>,
+    /// Carry out the plan in this file, the JSON of `vmscope layout plan`; refused if it no longer fits this host
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["policy", "seconds", "counters"])]
+    plan: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
 struct How {
-    /// Policy: simple, dino or asymsched
-    #[arg(long, default_value = "asymsched", value_parser = super::policy)]
+    /// Policy: simple, dino, asymsched, or exec:PROGRAM, which reads a question in JSON and writes its choices
+    #[arg(long, default_value = "asymsched", value_parser = super::plan_policy)]
     policy: String,
     /// Duration of the measurement, in seconds
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
@@ -95,9 +102,13 @@ pub(super) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
 
 pub(super) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
     let stop = stop_on_signals()?;
-    let planned = planned(&args.how, &stop)?;
+    let planned = match &args.plan {
+        Some(path) => planned_before(&args.how, path)?,
+        None => planned(&args.how, &stop)?,
+    };
     // One object is enough for programs.
-    if args.how.format == Format::Text || !is_worth_it(&planned.plan) {
+    let is_shown = args.how.format == Format::Text && args.plan.is_none();
+    if is_shown || !is_worth_it(&planned.plan) {
         show(&args.how, &planned)?;
     }
     if !is_worth_it(&planned.plan) {
@@ -159,7 +170,7 @@ impl Activities {
             let plan = planned.plan.vms.iter().find(|plan| plan.id == vm.process.pid.0)?;
             let topology = &planned.host.topology;
             let now = after.vms.iter().find(|now| now.process == vm.process);
-            let remote = |vm: &HostVm| vm.placed.remote(topology);
+            let remote = |vm: &HostVm| vm.remote(topology);
             Some(MeasuredVm {
                 name: name.clone(),
                 before,
@@ -174,14 +185,15 @@ impl Activities {
 }
 
 fn moved(done: &Applied, after: &Host) -> MovedVm {
-    let now = after.vms.iter().find(|vm| vm.process.pid == done.pid).map(|vm| vm.placed.clone());
+    let now = after.vms.iter().find(|vm| vm.process.pid == done.pid);
     MovedVm {
         name: done.name.clone(),
         vcpus: done.vcpus as u64,
         wanted: done.wanted,
         moved: done.moved,
         stays: done.stays.clone(),
-        now,
+        now: now.map(|vm| vm.placed.clone()),
+        remote: now.map(|vm| vm.remote(&after.topology)),
     }
 }
 
@@ -218,11 +230,42 @@ fn planned(how: &How, stop: &AtomicBool) -> anyhow::Result<Planned> {
         let note = "its VMM set a memory policy: new pages stay where that says";
         host.notes.push(format!("{}: {note}", vm.process.name));
     }
+    for vm in host.vms.iter().filter(|vm| vm.process.threads.is_empty()) {
+        let note = "its vCPUs have not run yet: it is left out";
+        host.notes.push(format!("{}: {note}", vm.process.name));
+    }
     let left_out = load.leave_out_unsound(&host.topology);
     host.notes.extend(left_out.iter().map(ToString::to_string));
-    let mut policy = layout::policy_named(&how.policy).context("there is no such policy")?;
-    let plan = layout::plan(&host.topology, &load, policy.as_mut(), &Options::default());
+    let plan = match exec_policy::program(&how.policy) {
+        Some(program) => exec_policy::plan(&host.topology, &load, &program)?,
+        None => {
+            let mut policy =
+                layout::policy_named(&how.policy).context("there is no such policy")?;
+            layout::plan(&host.topology, &load, policy.as_mut(), &Options::default())
+        }
+    };
     Ok(Planned { host, found, load, plan })
+}
+
+/// The plan of a file, for the VMs as they are now.
+fn planned_before(how: &How, path: &Path) -> anyhow::Result<Planned> {
+    let saved = layout::read_plan(&read(path)?)
+        .map_err(|error| Usage(format!("{}: {error}", path.display())))?;
+    let found = VmFinder::load()?.find(None)?;
+    let host = numa::read(Path::new(SYS), Path::new(PROC), &found)?;
+    let mut load = host.load(how.rate, |_| (Source::None, Vec::new()));
+    load.leave_out_unsound(&host.topology);
+    let (started, options) = (|vm: &Vm| began(&host, vm), Options::default());
+    let plan = Plan::again(&host.topology, &load, started, &saved, &options)
+        .map_err(|misfit| table::clean(&misfit.to_string()).into_owned())
+        .map_err(|misfit| anyhow::anyhow!("{} no longer fits: {misfit}", path.display()))?;
+    Ok(Planned { host, found, load, plan })
+}
+
+/// When the process of a VM began.
+fn began(host: &Host, vm: &Vm) -> u64 {
+    let of_vm = host.vms.iter().find(|other| other.process.pid.0 == vm.id);
+    of_vm.map_or(0, |vm| vm.process.started)
 }
 
 fn show(how: &How, planned: &Planned) -> anyhow::Result<()> {
@@ -231,6 +274,8 @@ fn show(how: &How, planned: &Planned) -> anyhow::Result<()> {
     report.notes.extend(host.notes.iter().cloned());
     report.json["notes"] =
         report.notes.iter().map(|note| table::clean(note).into_owned()).collect();
+    let placement = plan.saved(&host.topology, load, |vm| began(host, vm));
+    report.json["placement"] = serde_json::to_value(placement)?;
     report.parts.push(layout::report::nodes(&host.topology).into());
     print(&how.format.render(&report)).context("failed to write to standard output")
 }

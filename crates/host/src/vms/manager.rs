@@ -1,11 +1,13 @@
 //! What managers of VMs leave where others can read it: control groups, systemd's units, libvirt's status files, Proxmox'
 //! configurations. No manager is talked to.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use model::VmLabels;
 use quick_xml::Reader;
-use quick_xml::events::Event;
+use quick_xml::events::{BytesStart, Event};
 
-use super::{bounded, valid_uuid};
+use super::{bounded, small_list, valid_uuid};
 
 /// Where a manager put a VM's process, by its control group.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -137,6 +139,8 @@ pub(super) struct DomainStatus {
     pub(super) pid: Option<u32>,
     pub(super) uuid: Option<String>,
     pub(super) labels: VmLabels,
+    /// The CPUs of `<vcpupin>`, by vCPU.
+    pub(super) vcpu_pins: BTreeMap<u32, BTreeSet<u32>>,
 }
 
 /// Elements of a status file that are read.
@@ -162,6 +166,7 @@ impl DomainStatus {
                     }
                     path.push(name);
                 }
+                Ok(Event::Empty(element)) => status.add_pin(&path, &element),
                 Ok(Event::End(_)) => drop(path.pop()),
                 Ok(Event::Text(text)) => {
                     if let Ok(text) = text.decode() {
@@ -173,6 +178,23 @@ impl DomainStatus {
             }
         }
         status
+    }
+
+    /// `<cputune><vcpupin vcpu='0' cpuset='1-3'/></cputune>`.
+    fn add_pin(&mut self, path: &[String], element: &BytesStart<'_>) {
+        let is_tuning =
+            matches!(path, [.., domain, tuning] if domain == "domain" && tuning == "cputune");
+        if !is_tuning || element.name().as_ref() != b"vcpupin" {
+            return;
+        }
+        let text = |key| {
+            let attribute = element.try_get_attribute(key).ok().flatten()?;
+            Some(String::from_utf8_lossy(&attribute.value).into_owned())
+        };
+        let vcpu = text("vcpu").and_then(|vcpu| vcpu.parse().ok());
+        // `^3` takes a CPU out again: libvirt writes its status without.
+        let cpus = text("cpuset").and_then(|cpus| small_list(&cpus));
+        self.vcpu_pins.extend(vcpu.zip(cpus));
     }
 
     fn add(&mut self, path: &[String], text: &str) {
@@ -265,6 +287,29 @@ mod test {
         assert_eq!(uuid_in(&format!("vm-{uuid}-x")).as_deref(), Some(uuid));
         assert_eq!(uuid_in("vm-6e1c3a4e"), None);
         assert_eq!(uuid_in(&"é".repeat(40)), None);
+    }
+
+    #[test]
+    fn pinned_vcpus() {
+        let pins = |inside: &str| {
+            let text = format!("<domstatus pid='7'><domain>{inside}</domain></domstatus>");
+            DomainStatus::parse(&text)
+                .vcpu_pins
+                .into_iter()
+                .map(|(vcpu, cpus)| (vcpu, cpus.into_iter().collect::<Vec<u32>>()))
+                .collect::<Vec<_>>()
+        };
+        let tuning = "<cputune><vcpupin vcpu='0' cpuset='1-3'/><vcpupin vcpu=\"2\" cpuset=\"4,7\"/>\
+                      <emulatorpin cpuset='0'/></cputune>";
+        assert_eq!(pins(tuning), [(0, vec![1, 2, 3]), (2, vec![4, 7])]);
+        for odd in [
+            "<vcpupin vcpu='0' cpuset='1'/>",
+            "<metadata><cputune><vcpupin vcpu='0' cpuset='1'/></cputune></metadata>",
+            "<cputune><vcpupin vcpu='0' cpuset='0-4294967295'/></cputune>",
+            "<cputune><vcpupin vcpu='0' cpuset='1-x'/><vcpupin cpuset='1'/></cputune>",
+        ] {
+            assert_eq!(pins(odd), [], "{odd}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod qemu;
 #[cfg(test)]
 mod test;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use model::VmLabels;
@@ -53,6 +54,28 @@ pub struct VmProcess {
     pub monitor: Option<VmmSocket>,
     /// What its manager knows of it.
     pub labels: VmLabels,
+    /// The CPUs of libvirt's `<vcpupin>`, by vCPU.
+    pub vcpu_pins: BTreeMap<u32, BTreeSet<u32>>,
+    /// The guest's NUMA nodes, where it has several.
+    pub cells: Vec<GuestCell>,
+}
+
+/// Memory that is not the usual kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemoryBacking {
+    /// A file, or a folder for files: of hugetlbfs, it may be.
+    Path(PathBuf),
+    /// Huge pages of this size, or of the kernel's default size.
+    HugePages(Option<u64>),
+}
+
+/// A NUMA node of a guest, as the command line describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GuestCell {
+    /// Numbers of its vCPUs; those of machines that may have more vCPUs later, too.
+    pub vcpus: BTreeSet<u32>,
+    /// Bytes of its own memory backend; 0: it has none.
+    pub bytes: u64,
 }
 
 /// Sockets that a command line names.
@@ -139,7 +162,10 @@ fn describe_qemu(
         monitor: monitors.filter_map(|socket| files.socket(socket)).next(),
         ..VmProcess::default()
     };
-    vm.labels = labels(files, &qemu, place);
+    let status = domain_status(files, &qemu, place);
+    vm.vcpu_pins = status.as_ref().map(|status| status.vcpu_pins.clone()).unwrap_or_default();
+    vm.labels = labels(files, &qemu, place, status);
+    vm.cells = std::mem::take(&mut qemu.cells);
     vm.uuid = qemu.uuid;
     vm
 }
@@ -176,14 +202,24 @@ fn describe_other(
     }
 }
 
-/// What a QEMU's manager knows.
-fn labels(files: &ProcessFiles<'_>, qemu: &Qemu, place: &Place) -> VmLabels {
-    let name = qemu.name.as_deref().or(place.domain.as_deref());
+/// What libvirt says of a QEMU, if it is libvirt's.
+fn domain_status(files: &ProcessFiles<'_>, qemu: &Qemu, place: &Place) -> Option<DomainStatus> {
     let is_it = |status: &DomainStatus| {
         let uuids = status.uuid.as_ref().zip(qemu.uuid.as_ref());
         uuids.is_none_or(|(of_status, own)| of_status.eq_ignore_ascii_case(own))
     };
-    let status = name.and_then(|name| files.domain_status(name, is_it));
+    let name = qemu.name.as_deref().or(place.domain.as_deref());
+    name.and_then(|name| files.domain_status(name, is_it))
+}
+
+/// What a QEMU's manager knows.
+fn labels(
+    files: &ProcessFiles<'_>,
+    qemu: &Qemu,
+    place: &Place,
+    status: Option<DomainStatus>,
+) -> VmLabels {
+    let name = qemu.name.as_deref().or(place.domain.as_deref());
     let is_libvirts = status.is_some() || place.domain.is_some();
     let mut labels = status.map(|status| status.labels).unwrap_or_default();
     if place.pod.is_some() {
@@ -248,6 +284,12 @@ pub fn monitor_path(words: &[String]) -> Option<PathBuf> {
     })
 }
 
+/// What the memory of a QEMU with this command line is made of, if that is not the usual kind.
+#[must_use]
+pub fn memory_backing(words: &[String]) -> Option<MemoryBacking> {
+    Qemu::parse(split_program(words).1, "", "").backing
+}
+
 /// Whether this process is still the one that began then: process ids are used again.
 #[must_use]
 pub fn is_still(proc: &Path, process: u32, began_ticks: u64) -> bool {
@@ -264,6 +306,17 @@ pub fn command_line(proc: &Path, pid: u32) -> Vec<String> {
 fn bounded(text: &str) -> Option<String> {
     let text: String = text.trim().chars().take(MAX_NAME_CHARS).collect();
     (!text.is_empty()).then_some(text)
+}
+
+/// A list such as `0-3,8` of numbers that CPUs can have: a stranger's list may be of any size.
+fn small_list(text: &str) -> Option<BTreeSet<u32>> {
+    let numbers = text.split(['-', ',']).map(str::trim);
+    let is_small = |number: &str| number.parse::<u16>().is_ok_and(|number| number < 1 << 13);
+    let is_fine = text.len() < 1 << 13 && numbers.into_iter().all(is_small);
+    if !is_fine {
+        return None;
+    }
+    Some(crate::machine::parse_cpu_list(text)?.into_iter().collect())
 }
 
 /// A UUID as QEMU takes it, unless it is the one of all zeros, which means none.

@@ -1,10 +1,11 @@
 //! QEMU's command line, in all spellings that managers of VMs use: `key=value`, JSON, and files of `-readconfig`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::{SocketAddress, VmSockets, number, valid_uuid};
+use super::{GuestCell, MemoryBacking, SocketAddress, VmSockets, number, small_list, valid_uuid};
 
 /// What a QEMU's command line says.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -19,6 +20,10 @@ pub(super) struct Qemu {
     pub(super) product: Option<String>,
     /// A file of further options.
     pub(super) config: Option<PathBuf>,
+    /// The guest's NUMA nodes, if it has several.
+    pub(super) cells: Vec<GuestCell>,
+    /// What its memory is made of; of several backends the last one's.
+    pub(super) backing: Option<MemoryBacking>,
 }
 
 /// Options without a value. All others have one, which may begin with a dash.
@@ -99,6 +104,10 @@ struct Groups {
     chardevs: Vec<(String, Chardev)>,
     port_chardev: Option<String>,
     monitors: Vec<Monitor>,
+    /// Sizes of memory backends, by their ids.
+    backends: BTreeMap<String, u64>,
+    /// The guest's NUMA nodes, by number, with the id of the backend.
+    cells: BTreeMap<u32, (GuestCell, Option<String>)>,
 }
 
 /// How a command line names a monitor.
@@ -121,6 +130,7 @@ impl Groups {
         match option {
             "uuid" => self.found.uuid = valid_uuid(value),
             "id" => self.found.id = Some(value.to_owned()),
+            "mem-path" => self.found.backing = Some(MemoryBacking::Path(value.into())),
             "readconfig" => self.found.config = Some(value.into()),
             "qmp" | "qmp-pretty" => {
                 let here = value.strip_prefix("unix:").and_then(|value| {
@@ -148,11 +158,31 @@ impl Groups {
                 let chardev = Chardev::from_options(options).filter(|_| is_socket);
                 self.chardevs.extend(owned("id").zip(chardev));
             }
+            "object" if options.get("qom-type").is_some_and(|name| name.starts_with("memory-")) => {
+                let size = options.get("size").and_then(size);
+                self.backends.extend(owned("id").zip(size));
+                self.found.backing =
+                    MemoryBacking::from_options(options).or(self.found.backing.take());
+            }
+            "numa" => self.add_cell(options),
             "mon" if options.get("mode") == Some("control") => {
                 self.monitors.extend(owned("chardev").map(Monitor::OnChardev));
             }
             _ => {}
         }
+    }
+
+    /// `node,nodeid=1,cpus=2-3,memdev=ram1`, or `cpu,node-id=1,socket-id=1,...`, which says nothing of numbers.
+    fn add_cell(&mut self, options: &Options) {
+        if options.get("type") != Some("node") {
+            return;
+        }
+        let next = self.cells.keys().last().map_or(0, |last| last.saturating_add(1));
+        let id = options.get("nodeid").map_or(Some(next), number);
+        let vcpus = options.all("cpus").filter_map(small_list).flatten().collect();
+        let cell = GuestCell { vcpus, bytes: 0 };
+        let backend = options.get("memdev").map(str::to_owned);
+        self.cells.extend(id.map(|id| (id, (cell, backend))));
     }
 
     fn add_device(&mut self, options: &Options, port: &str) {
@@ -168,7 +198,15 @@ impl Groups {
     }
 
     fn qemu(self) -> Qemu {
-        let Self { mut found, smbios_uuid, chardevs, port_chardev, monitors } = self;
+        let Self { mut found, smbios_uuid, chardevs, port_chardev, monitors, backends, cells } =
+            self;
+        if 1 < cells.len() {
+            let with_size = |(cell, backend): (GuestCell, Option<String>)| {
+                let bytes = backend.and_then(|id| backends.get(&id).copied()).unwrap_or(0);
+                GuestCell { bytes, ..cell }
+            };
+            found.cells = cells.into_values().map(with_size).collect();
+        }
         // A guest sees the UUID of `-smbios` first, but libvirt gives both.
         found.uuid = found.uuid.or(smbios_uuid);
         let on =
@@ -183,6 +221,15 @@ impl Groups {
         let listening = monitors.filter(|monitor| monitor.listens != Some(false));
         found.sockets.monitors = listening.map(|monitor| monitor.address).collect();
         found
+    }
+}
+
+impl MemoryBacking {
+    fn from_options(options: &Options) -> Option<Self> {
+        let is_huge = options.get("hugetlb").is_some_and(|value| matches!(value, "on" | "true"));
+        let path = options.get("mem-path").map(|path| Self::Path(path.into()));
+        let size = options.get("hugetlbsize").and_then(size);
+        is_huge.then_some(Self::HugePages(size)).or(path)
     }
 }
 
@@ -210,8 +257,22 @@ fn first_key(option: &str) -> &'static str {
         "device" => "driver",
         "chardev" => "backend",
         "mon" => "chardev",
+        "object" => "qom-type",
+        "numa" => "type",
         _ => "",
     }
+}
+
+/// Bytes, or a number with a unit: `1G`, `512M`.
+fn size(text: &str) -> Option<u64> {
+    let (number, shift) = match text.char_indices().last()? {
+        (at, 'k' | 'K') => (&text[..at], 10),
+        (at, 'm' | 'M') => (&text[..at], 20),
+        (at, 'g' | 'G') => (&text[..at], 30),
+        (at, 't' | 'T') => (&text[..at], 40),
+        _ => (text, 0),
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 /// `first,key=value,flag,...`, or a JSON object. Names of members of nested objects stand for themselves.
@@ -255,6 +316,11 @@ impl Options {
 
     fn has(&self, key: &str, value: &str) -> bool {
         self.0.iter().any(|(name, given)| name == key && given == value)
+    }
+
+    /// Of an option that may be given several times.
+    fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
     /// Of an option that is given twice the last, as QEMU takes it.
@@ -318,6 +384,52 @@ mod test {
         check("a,server,wait=off", &[("guest", "a"), ("server", "on"), ("wait", "off")]);
         check("", &[]);
         check(",", &[("guest", "")]);
+    }
+
+    #[test]
+    fn numa_nodes_of_guests() {
+        let check = |line: &str, expected: &[(&[u32], u64)]| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let cells = Qemu::parse(&words, "", "").cells;
+            let found: Vec<(Vec<u32>, u64)> = cells
+                .into_iter()
+                .map(|cell| (cell.vcpus.into_iter().collect(), cell.bytes))
+                .collect();
+            let expected: Vec<(Vec<u32>, u64)> =
+                expected.iter().map(|(vcpus, bytes)| (vcpus.to_vec(), *bytes)).collect();
+            assert_eq!(found, expected, "{line}");
+        };
+        // libvirt 10.
+        check(
+            "-object {\"qom-type\":\"memory-backend-ram\",\"id\":\"ram-node0\",\"size\":1073741824,\"host-nodes\":[0],\"policy\":\"bind\"} \
+             -numa node,nodeid=0,cpus=0-1,memdev=ram-node0 \
+             -object {\"qom-type\":\"memory-backend-ram\",\"id\":\"ram-node1\",\"size\":536870912} \
+             -numa node,nodeid=1,cpus=2,cpus=5-6,memdev=ram-node1 -numa dist,src=0,dst=1,val=21",
+            &[(&[0, 1], 1 << 30), (&[2, 5, 6], 512 << 20)],
+        );
+        // Proxmox.
+        check(
+            "-object memory-backend-file,id=ram1,size=2048M,mem-path=/dev/hugepages -numa node,cpus=0-1,memdev=ram0 \
+             -object memory-backend-file,id=ram0,size=1G,mem-path=/dev/hugepages -numa node,cpus=2-3,memdev=ram1",
+            &[(&[0, 1], 1 << 30), (&[2, 3], 2 << 30)],
+        );
+        check("-numa node,mem=512 -numa node,mem=512", &[(&[], 0), (&[], 0)]);
+        check("-object memory-backend-ram,id=a,size=1G -numa node,memdev=a", &[]);
+        let backing = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            Qemu::parse(&words, "", "").backing
+        };
+        let path = Some(MemoryBacking::Path("/dev/hugepages".into()));
+        assert_eq!(
+            backing("-object memory-backend-file,id=a,size=1G,mem-path=/dev/hugepages"),
+            path
+        );
+        assert_eq!(backing("-mem-path /dev/hugepages -mem-prealloc"), path);
+        let huge = "-object {\"qom-type\":\"memory-backend-memfd\",\"id\":\"a\",\"hugetlb\":true,\"hugetlbsize\":2097152}";
+        assert_eq!(backing(huge), Some(MemoryBacking::HugePages(Some(2 << 20))));
+        assert_eq!(backing("-object memory-backend-memfd,id=a,size=1G,hugetlb=off"), None);
+        assert_eq!(backing("-object memory-backend-ram,id=a,size=1G"), None);
+        check("-numa node,cpus=0-4294967295 -numa node,nodeid=x -numa node", &[(&[], 0), (&[], 0)]);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! What nodes have room for, and choices made to fit it.
 
-use super::{ordered, parts};
+use std::collections::BTreeSet;
+
+use super::{Options, ordered, parts};
 use crate::load::{Arrival, Load, Placed, Vm};
 use crate::moves::Move;
 use crate::policy::{Choice, MemoryChoice, Part, Room};
-use crate::topology::Topology;
+use crate::topology::{NodeBytes, Topology};
 
 /// What the VMs that may move can use.
 #[derive(Debug)]
@@ -12,40 +14,40 @@ pub(super) struct Capacity {
     room: Room,
     /// vCPUs that each CPU may have.
     vcpus_per_cpu: usize,
+    /// vCPUs that each node may have.
+    most_vcpus: Vec<usize>,
     /// Bytes that are free now, without the reserve.
-    free: Vec<u64>,
+    free: NodeBytes,
     /// VMs that arrive and find no room, by their places in the load.
     too_large: Vec<usize>,
 }
 
 impl Capacity {
-    pub(super) fn new(topology: &Topology, load: &Load, reserve_per_mille: u64) -> Self {
-        let reserve = |total: u64| (total / 1000).saturating_mul(reserve_per_mille);
-        let nodes = topology.nodes().iter();
-        let free: Vec<u64> =
-            nodes.map(|node| node.free.saturating_sub(reserve(node.total))).collect();
+    pub(super) fn new(topology: &Topology, load: &Load, options: &Options) -> Self {
+        let free = options.free(topology);
         let too_large = too_large(topology, load, &free);
         let vms = load.vms.iter().enumerate().filter(|(at, _)| !too_large.contains(at));
         let vms: Vec<&Vm> = vms.map(|(_, vm)| vm).collect();
-        let vcpus_per_cpu = vcpus_per_cpu(topology, &vms);
-        let vcpus = |node: &crate::Node| vcpus_per_cpu * node.cpus.len();
-        let vcpus = topology.nodes().iter().map(vcpus).collect();
-        let mut room = Room { vcpus, bytes: free.clone() };
-        for vm in vms.iter().filter(|vm| !vm.may_move) {
+        let cpus = usable_cpus(topology, &vms);
+        let all: usize = vms.iter().map(|vm| vm.now.vcpus.len()).sum();
+        // One, or as many more as the whole host has.
+        let vcpus_per_cpu = all.div_ceil(cpus.iter().sum::<usize>().max(1)).max(1);
+        let most_vcpus: Vec<usize> = cpus.into_iter().map(|cpus| vcpus_per_cpu * cpus).collect();
+        let mut room = Room { vcpus: most_vcpus.clone(), bytes: free.clone() };
+        for vm in vms.iter().filter(|vm| vm.stays.is_some()) {
             for home in vm.now.vcpus.iter().flatten() {
                 room.vcpus[*home] = room.vcpus[*home].saturating_sub(1);
             }
             if vm.arrival == Arrival::Incoming {
-                room.take(None, 0, &vm.now.memory);
+                room.bytes.take(vm.page, &vm.now.memory);
             }
         }
-        let residents = vms.iter().filter(|vm| vm.may_move && vm.arrival == Arrival::Resident);
+        let residents =
+            vms.iter().filter(|vm| vm.stays.is_none() && vm.arrival == Arrival::Resident);
         for vm in residents {
-            for (room, bytes) in room.bytes.iter_mut().zip(&vm.now.memory) {
-                *room = room.saturating_add(*bytes);
-            }
+            room.bytes.add(vm.page, &vm.now.memory);
         }
-        Self { room, vcpus_per_cpu, free, too_large }
+        Self { room, vcpus_per_cpu, most_vcpus, free, too_large }
     }
 
     /// Whether the host has room for a VM.
@@ -54,13 +56,18 @@ impl Capacity {
     }
 
     /// Bytes that are free now, without the reserve.
-    pub(super) fn free(&self) -> &[u64] {
+    pub(super) fn free(&self) -> &NodeBytes {
         &self.free
     }
 
     /// vCPUs that each CPU may have.
     pub(super) fn vcpus_per_cpu(&self) -> usize {
         self.vcpus_per_cpu
+    }
+
+    /// vCPUs that a node may have.
+    pub(super) fn most_vcpus_on(&self, node: usize) -> usize {
+        self.most_vcpus[node]
     }
 
     pub(super) fn room(&self) -> &Room {
@@ -135,14 +142,13 @@ impl Capacity {
         for step in moves {
             memories[step.vm][step.from] -= step.bytes;
             memories[step.vm][step.to] += step.bytes;
-            free.bytes[step.from] += step.bytes;
-            free.bytes[step.to] -= step.bytes;
+            free.bytes.carry_out(step);
         }
         let vms = load.vms.iter().enumerate();
         for (((at, vm), wanted), memory) in vms.zip(wanted).zip(&mut memories) {
             if vm.arrival == Arrival::Incoming && self.has(at) {
                 *memory = arriving(topology, &free, vm, wanted);
-                free.take(None, 0, memory);
+                free.bytes.take(vm.page, memory);
             }
         }
         let after = |(wanted, memory): (&Placed, Vec<u64>)| Placed { memory, ..wanted.clone() };
@@ -163,11 +169,11 @@ fn memories<'a>(
         parts.partition(|(_, _, choice)| choice.memory == MemoryChoice::Stay);
     for (n, part, _) in staying {
         // A VM that arrives has no right to it yet.
-        let fits = part.memory.iter().zip(&room.bytes).all(|(bytes, room)| bytes <= room);
+        let fits = room.bytes.has(part.page, &part.memory);
         let home = homes[n].or(part.home).unwrap_or_default();
         let near = || room.nearest(topology, home, part);
         memories[n] = if fits { part.memory.clone() } else { near() };
-        room.take(None, 0, &memories[n]);
+        room.take(None, part, &memories[n]);
     }
     // Those that may use few nodes only come first.
     let nodes = |part: &Part| part.memory_nodes.iter().filter(|may| **may).count();
@@ -177,38 +183,40 @@ fn memories<'a>(
             Some(home) => room.nearest(topology, home, part),
             None => part.memory.clone(),
         };
-        room.take(None, 0, &memories[n]);
+        room.take(None, part, &memories[n]);
     }
     memories
 }
 
 fn arriving(topology: &Topology, free: &Room, vm: &Vm, wanted: &Placed) -> Vec<u64> {
-    let mut memory: Vec<u64> =
-        wanted.memory.iter().zip(&free.bytes).map(|(bytes, free)| (*bytes).min(*free)).collect();
+    let least = |(node, bytes): (usize, &u64)| (*bytes).min(free.bytes.on(vm.page, node));
+    let mut memory: Vec<u64> = wanted.memory.iter().enumerate().map(least).collect();
     let mut left = free.clone();
-    left.take(None, 0, &memory);
+    left.bytes.take(vm.page, &memory);
     let missing = wanted.bytes() - memory.iter().sum::<u64>();
     let home = wanted.vcpus.iter().flatten().next().copied().unwrap_or_default();
-    let more = left.nearest_of(topology, home, missing, &vm.allowed.memory_nodes(topology));
-    left.take(None, 0, &more);
+    let nodes = vm.allowed.memory_nodes(topology);
+    let more = left.nearest_of(topology, home, (missing, vm.page), &nodes);
+    left.bytes.take(vm.page, &more);
     // Where it may not lie it will not: the kernel then refuses it, and its QEMU does not start.
     let missing = missing - more.iter().sum::<u64>();
-    let elsewhere = left.nearest_of(topology, home, missing, &vec![true; topology.len()]);
+    let all = vec![true; topology.len()];
+    let elsewhere = left.nearest_of(topology, home, (missing, vm.page), &all);
     memory.iter_mut().zip(more).for_each(|(bytes, more)| *bytes += more);
     memory.iter_mut().zip(elsewhere).for_each(|(bytes, more)| *bytes += more);
     memory
 }
 
 /// The VMs that arrive and do not fit on the nodes that they may use.
-fn too_large(topology: &Topology, load: &Load, free: &[u64]) -> Vec<usize> {
-    let mut left = Room { vcpus: Vec::new(), bytes: free.to_vec() };
+fn too_large(topology: &Topology, load: &Load, free: &NodeBytes) -> Vec<usize> {
+    let mut left = Room { vcpus: Vec::new(), bytes: free.clone() };
     let mut too_large = Vec::new();
     for (at, vm) in load.vms.iter().enumerate() {
         if vm.arrival == Arrival::Incoming {
             let nodes = vm.allowed.memory_nodes(topology);
-            let memory = left.nearest_of(topology, 0, vm.bytes(), &nodes);
+            let memory = left.nearest_of(topology, 0, (vm.bytes(), vm.page), &nodes);
             match memory.iter().sum::<u64>() == vm.bytes() {
-                true => left.take(None, 0, &memory),
+                true => left.bytes.take(vm.page, &memory),
                 false => too_large.push(at),
             }
         }
@@ -216,10 +224,17 @@ fn too_large(topology: &Topology, load: &Load, free: &[u64]) -> Vec<usize> {
     too_large
 }
 
-/// vCPUs that each CPU may have: one, or as many more as the whole host has.
-fn vcpus_per_cpu(topology: &Topology, vms: &[&Vm]) -> usize {
-    let all: usize = vms.iter().map(|vm| vm.now.vcpus.len()).sum();
-    all.div_ceil(topology.cpus()).max(1)
+/// How many CPUs of each node there are for VMs: those that one of them may use at least.
+pub(super) fn usable_cpus(topology: &Topology, vms: &[&Vm]) -> Vec<usize> {
+    let nodes = topology.nodes().iter();
+    let is_free =
+        |vm: &&Vm| vm.allowed.cpus.len() < vm.now.vcpus.len() || vm.allowed.cpus.contains(&None);
+    if vms.is_empty() || vms.iter().any(is_free) {
+        return nodes.map(|node| node.cpus.len()).collect();
+    }
+    let limits = vms.iter().flat_map(|vm| &vm.allowed.cpus).flatten();
+    let usable: BTreeSet<u32> = limits.flatten().copied().collect();
+    nodes.map(|node| node.cpus.iter().filter(|cpu| usable.contains(cpu)).count()).collect()
 }
 
 /// The node to which the vCPUs of each part that may move go; `None`: they stay as they are. If there is no room for
@@ -244,7 +259,7 @@ fn homes<'a>(
         let Some(wanted) = wanted else { return Some(None) };
         let mut nearest = topology.nearest(*wanted).into_iter();
         let found = nearest.find(|node| room.has_vcpus(*node, part))?;
-        room.take(Some(found), part.vcpus, &[]);
+        room.take(Some(found), part, &[]);
         Some(Some(found))
     };
     let homes: Option<Vec<Option<usize>>> = parts.iter().map(&mut home).collect();

@@ -8,7 +8,9 @@
 //! other, thus make it faster each time, and can't go round in circles.
 
 mod capacity;
+mod cells;
 mod parts;
+mod saved;
 #[cfg(test)]
 pub(crate) mod test;
 mod worth;
@@ -20,9 +22,12 @@ use crate::load::{Allowed, Arrival, Load, Placed, Vm};
 use crate::model::Model;
 use crate::moves::{self, Move};
 use crate::policy::Policy;
-use crate::topology::Topology;
+use crate::topology::{HugePage, NodeBytes, Topology};
+
+pub use saved::{Misfit, SavedVm, read_plan};
 
 use capacity::Capacity;
+use cells::Split;
 use worth::Scales;
 
 /// What a vCPU counts for that does not wait for memory at all.
@@ -59,6 +64,17 @@ impl Default for Options {
             moving: 0.05,
             pay_back_s: 100.0,
         }
+    }
+}
+
+impl Options {
+    /// What plans may use of the free memory.
+    fn free(&self, topology: &Topology) -> NodeBytes {
+        let reserve =
+            |node: &crate::Node| (node.total / 1000).saturating_mul(self.reserve_per_mille);
+        let mut free = topology.free();
+        free.take(None, &topology.nodes().iter().map(reserve).collect::<Vec<_>>());
+        free
     }
 }
 
@@ -138,6 +154,7 @@ impl Plan {
     pub fn for_one(
         topology: &Topology,
         (id, name): (u32, &str),
+        page: HugePage,
         now: &Placed,
         wanted: &Placed,
     ) -> Self {
@@ -152,8 +169,12 @@ impl Plan {
             speed_after: 0.0,
             reason: String::new(),
         };
-        let free: Vec<u64> = topology.nodes().iter().map(|node| node.free).collect();
-        let moves = moves::order(from_ref(&now.memory), from_ref(&wanted.memory), &free);
+        let moves = moves::order(
+            from_ref(&now.memory),
+            from_ref(&wanted.memory),
+            from_ref(&page),
+            &topology.free(),
+        );
         let outcome = Outcome::InPlace;
         Self { policy: "", outcome, vms: vec![vm], moves, notes: Vec::new() }
     }
@@ -162,8 +183,7 @@ impl Plan {
     /// By their places in the plan.
     #[must_use]
     pub fn depending(&self, topology: &Topology, staying: &BTreeSet<usize>) -> BTreeSet<usize> {
-        let free: Vec<u64> = topology.nodes().iter().map(|node| node.free).collect();
-        depending(&self.moves, &free, staying)
+        depending(&self.moves, &topology.free(), staying)
     }
 
     /// Bytes of residents that it moves.
@@ -179,7 +199,19 @@ pub fn plan(topology: &Topology, load: &Load, policy: &mut dyn Policy, options: 
     if let Err(error) = load.check(topology) {
         return Plan { notes: vec![error.to_string()], ..nothing(policy.name(), load) };
     }
-    let capacity = Capacity::new(topology, load, options.reserve_per_mille);
+    match Split::new(load) {
+        Some(split) => split.whole(load, plan_whole(topology, &split.load, policy, options)),
+        None => plan_whole(topology, load, policy, options),
+    }
+}
+
+fn plan_whole(
+    topology: &Topology,
+    load: &Load,
+    policy: &mut dyn Policy,
+    options: &Options,
+) -> Plan {
+    let capacity = Capacity::new(topology, load, options);
     let is_there = |(at, vm): (usize, &Vm)| capacity.has(at).then(|| vm.now.clone());
     let before: Vec<Option<Placed>> = load.vms.iter().enumerate().map(is_there).collect();
     let speeds_before = options.model.speeds(topology, load, &before);
@@ -233,9 +265,8 @@ fn wanted(
     plan: &mut Plan,
 ) -> (Capacity, Vec<Placed>) {
     let mut load = load.clone();
-    let mut staying = BTreeSet::<usize>::new();
     loop {
-        let capacity = Capacity::new(topology, &load, options.reserve_per_mille);
+        let capacity = Capacity::new(topology, &load, options);
         let parts = parts::split(topology, &load, &capacity);
         let seen: Vec<_> = parts.iter().map(|(_, part)| part.clone()).collect();
         let choices = policy.place(topology, capacity.room(), &seen);
@@ -245,17 +276,18 @@ fn wanted(
                 reasons
                     .by_ref()
                     .for_each(|((at, _), choice)| add(&mut plan.vms[*at].reason, choice));
-                for at in staying {
-                    plan.vms[at].reason =
-                        "its memory has no room on the nodes that it may use".to_owned();
+                for (vm, planned) in load.vms.iter().zip(&mut plan.vms) {
+                    if let Some(why) = &vm.stays {
+                        planned.reason.clone_from(why);
+                    }
                 }
                 return (capacity, wanted);
             }
             Err(short) => short,
         };
         for at in short {
-            load.vms[at].may_move = false;
-            staying.insert(at);
+            let why = "its memory has no room on the nodes that it may use";
+            load.vms[at].stays = Some(why.to_owned());
         }
     }
 }
@@ -268,15 +300,14 @@ fn add(reason: &mut String, choice: &crate::Choice) {
 }
 
 /// `staying`, and the VMs whose moves have no room when these do not move.
-fn depending(moves: &[Move], free: &[u64], staying: &BTreeSet<usize>) -> BTreeSet<usize> {
+fn depending(moves: &[Move], free: &NodeBytes, staying: &BTreeSet<usize>) -> BTreeSet<usize> {
     let mut staying = staying.clone();
     loop {
-        let mut free = free.to_vec();
+        let mut free = free.clone();
         let has_no_room = |step: &&Move| {
-            let has_room = step.bytes <= free[step.to];
+            let has_room = step.bytes <= free.on(step.page, step.to);
             if has_room {
-                free[step.to] -= step.bytes;
-                free[step.from] = free[step.from].saturating_add(step.bytes);
+                free.carry_out(step);
             }
             !has_room
         };
@@ -299,7 +330,7 @@ fn nothing(policy: &'static str, load: &Load) -> Plan {
         after: vm.now.clone(),
         speed_before: 0.0,
         speed_after: 0.0,
-        reason: String::new(),
+        reason: vm.stays.clone().unwrap_or_default(),
     };
     let vms = load.vms.iter().map(vm).collect();
     Plan { policy, outcome: Outcome::InPlace, vms, moves: Vec::new(), notes: Vec::new() }
@@ -307,7 +338,7 @@ fn nothing(policy: &'static str, load: &Load) -> Plan {
 
 /// Why nothing need be planned, if so.
 fn gate(load: &Load, options: &Options) -> Option<Outcome> {
-    let movable = load.vms.iter().filter(|vm| vm.may_move);
+    let movable = load.vms.iter().filter(|vm| vm.stays.is_none());
     if movable.clone().all(|vm| vm.samples.is_empty()) {
         return Some(Outcome::NoCounters);
     }
@@ -327,7 +358,7 @@ pub fn default_placement(
     topology: &Topology,
     load: &Load,
     vcpus: usize,
-    bytes: u64,
+    (bytes, page): (u64, HugePage),
     allowed: &Allowed,
 ) -> Placed {
     let nodes = topology.nodes();
@@ -342,9 +373,9 @@ pub fn default_placement(
     let key = |node: &usize| (0 < cpus[*node], idle(*node), std::cmp::Reverse(*node));
     let home = best.max_by_key(key).unwrap_or_default();
     let mut memory = vec![0; topology.len()];
-    let mut left = bytes;
+    let (mut left, free) = (bytes, topology.free());
     for node in topology.nearest(home).into_iter().filter(|node| allowed.allows_memory(*node)) {
-        memory[node] = left.min(nodes[node].free);
+        memory[node] = left.min(free.on(page, node));
         left -= memory[node];
     }
     memory[home] += left;
@@ -355,7 +386,8 @@ fn memories<'a>(placed: impl Iterator<Item = &'a Placed>) -> Vec<Vec<u64>> {
     placed.map(|placed| placed.memory.clone()).collect()
 }
 
-fn ordered(load: &Load, wanted: &[Placed], free: &[u64]) -> Vec<Move> {
+fn ordered(load: &Load, wanted: &[Placed], free: &NodeBytes) -> Vec<Move> {
     let before = memories(load.vms.iter().map(|vm| &vm.now));
-    moves::order(&before, &memories(wanted.iter()), free)
+    let pages: Vec<HugePage> = load.vms.iter().map(|vm| vm.page).collect();
+    moves::order(&before, &memories(wanted.iter()), &pages, free)
 }

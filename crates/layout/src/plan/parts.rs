@@ -1,5 +1,7 @@
 //! VMs as policies see them.
 
+use std::collections::BTreeMap;
+
 use super::capacity::Capacity;
 use crate::load::{Arrival, Load, Placed, Vm};
 use crate::policy::Part;
@@ -8,8 +10,17 @@ use crate::topology::Topology;
 /// The VMs as parts that each fit into a node where possible, with the VM's place in the load.
 pub(super) fn split(topology: &Topology, load: &Load, capacity: &Capacity) -> Vec<(usize, Part)> {
     let vms = load.vms.iter().enumerate().filter(|(at, _)| capacity.has(*at));
-    vms.flat_map(|(at, vm)| parts(topology, vm, capacity).into_iter().map(move |part| (at, part)))
-        .collect()
+    let mut parts: Vec<(usize, Part)> = vms
+        .flat_map(|(at, vm)| parts(topology, vm, capacity).into_iter().map(move |part| (at, part)))
+        .collect();
+    // Cells of a guest are parts of one VM, too.
+    let mut counts = BTreeMap::<u32, usize>::new();
+    for (_, part) in &mut parts {
+        let count = counts.entry(part.vm).or_default();
+        part.number = *count;
+        *count += 1;
+    }
+    parts
 }
 
 fn parts(topology: &Topology, vm: &Vm, capacity: &Capacity) -> Vec<Part> {
@@ -62,17 +73,19 @@ fn part(
     };
     let mut part = Part {
         vm: vm.id,
+        name: vm.name.clone(),
         number,
         home: usual(vcpus),
         vcpus: vcpus.len(),
         vcpus_on: (0..topology.len()).map(on).collect(),
         homes: Vec::new(),
         memory,
+        page: vm.page,
         memory_nodes: vm.allowed.memory_nodes(topology),
         misses_per_s: vm.misses_per_s() / n as f64,
         remote: 0.0,
         signatures: vm.samples.iter().filter_map(signature).collect(),
-        may_move: vm.may_move,
+        may_move: vm.stays.is_none(),
         ran_s: vm.ran_s,
         seconds_per_byte: match vm.arrival {
             Arrival::Resident => 1.0 / vm.move_bytes_per_s as f64,
@@ -89,7 +102,11 @@ fn part(
 fn count(topology: &Topology, vm: &Vm, capacity: &Capacity) -> usize {
     let vcpus = vm.now.vcpus.len();
     let most_vcpus = capacity.most_vcpus().max(1);
-    let most_bytes = topology.nodes().iter().map(|node| node.total).max().unwrap_or(0).max(1);
+    let most_bytes = match vm.page {
+        None => topology.nodes().iter().map(|node| node.total).max().unwrap_or(0),
+        Some(_) => capacity.room().bytes.most(vm.page),
+    };
+    let most_bytes = most_bytes.max(1);
     let by_bytes = usize::try_from(vm.bytes().div_ceil(most_bytes)).unwrap_or(vcpus);
     vcpus.div_ceil(most_vcpus).max(by_bytes).min(topology.len()).min(vcpus).max(1)
 }

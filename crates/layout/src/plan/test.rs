@@ -4,6 +4,7 @@ use super::*;
 use crate::load::{Allowed, Sample, Source};
 use crate::policy::{POLICIES, policy_named};
 use crate::simulate::random_case;
+use crate::topology::Node;
 use crate::topology::test::machine;
 
 const G: u64 = 1 << 30;
@@ -18,7 +19,9 @@ pub(crate) fn vm(name: &str, vcpus: usize, node: usize, bytes: u64, waiting: f64
         name: name.to_owned(),
         now: Placed::on(node, vcpus, bytes, 4),
         arrival: Arrival::Resident,
-        may_move: true,
+        stays: None,
+        page: None,
+        cells: Vec::new(),
         allowed: Allowed::default(),
         samples: vec![sample; 10],
         source: Source::Recorded,
@@ -43,7 +46,7 @@ fn drawn(line: &str) -> Vm {
         let nodes = || word[1..].bytes().map(|digit| usize::from(digit - b'0'));
         match word.as_bytes()[0] {
             b'+' => vm.arrival = Arrival::Incoming,
-            b'=' => vm.may_move = false,
+            b'=' => vm.stays = Some("it may not be moved".to_owned()),
             b'c' => {
                 let cpus = nodes().flat_map(|node| 4 * node as u32..4 * node as u32 + 4);
                 vm.allowed.cpus = vec![Some(cpus.collect()); vcpus];
@@ -73,7 +76,8 @@ fn shown(plan: &Plan) -> Vec<String> {
 
 fn planned(policy: &str, free: [u64; 4], vms: &[&str]) -> (Topology, Load, Plan) {
     let topology = machine(4).with_free(&free.map(|n| n * G));
-    let load = Load { vms: vms.iter().map(|line| drawn(line)).collect() };
+    let vms = vms.iter().zip(1..).map(|(line, id)| Vm { id, ..drawn(line) });
+    let load = Load { vms: vms.collect() };
     let options = Options { reserve_per_mille: 0, ..Options::default() };
     let plan = plan(&topology, &load, policy_named(policy).unwrap().as_mut(), &options);
     (topology, load, plan)
@@ -88,8 +92,8 @@ fn check(policy: &str, free: [u64; 4], vms: &[&str], expected: &[&str]) {
 fn one_vm_goes_where_there_is_room() {
     let topology = machine(4).with_free(&[0, 0, 1 << 30, 8 << 30]);
     let (now, wanted) = (Placed::on(0, 2, 3 << 30, 4), Placed::on(2, 2, 4 << 30, 4));
-    let plan = Plan::for_one(&topology, (1, "a"), &now, &wanted);
-    let expected = Move { vm: 0, from: 0, to: 2, bytes: 1 << 30 };
+    let plan = Plan::for_one(&topology, (1, "a"), None, &now, &wanted);
+    let expected = Move { vm: 0, from: 0, to: 2, bytes: 1 << 30, page: None, cell: None };
     assert_eq!((&plan.moves[..], &plan.vms[0].after), (&[expected][..], &wanted));
 }
 
@@ -122,7 +126,7 @@ fn dino_keeps_devils_apart() {
         "dino",
         [8; 4],
         &["a 1@0: 2@0 w57", "b 1@0: 2@0 w57", "c 1@1: 2@1 w0"],
-        &["a 1@0: 2@0", "b 1@2: 2@2", "c 1@1: 2@1"],
+        &["a 1@0: 2@0", "b 1@1: 2@1", "c 1@1: 2@1"],
     );
 }
 
@@ -172,6 +176,105 @@ fn vcpus_with_nodes_of_their_own_are_parts() {
 }
 
 #[test]
+fn a_vm_that_stays_stays_whole_with_its_reason() {
+    let why = "4096 MiB of its memory are pinned";
+    for policy in POLICIES {
+        let mut held = drawn("held 2@0: 4@2 w57");
+        held.stays = Some(why.to_owned());
+        let load = Load { vms: vec![held, drawn("free 1@1: 2@3 w57")] };
+        let mut chosen = policy_named(policy).unwrap();
+        let plan = plan(&machine(4), &load, chosen.as_mut(), &Options::default());
+        assert!(matches!(plan.outcome, Outcome::Move { .. }), "{policy}: {:?}", plan.outcome);
+        assert_eq!((&plan.vms[0].after, &*plan.vms[0].reason), (&load.vms[0].now, why), "{policy}");
+        let load = Load { vms: load.vms[..1].to_vec() };
+        let plan = super::plan(&machine(4), &load, chosen.as_mut(), &Options::default());
+        assert_eq!((plan.outcome, &*plan.vms[0].reason), (Outcome::NoCounters, why), "{policy}");
+    }
+}
+
+#[test]
+fn huge_pages_go_where_huge_pages_are_free() {
+    const PAGE: u64 = 2 << 20;
+    // Usual memory is free on node 0, where its vCPU must stay; huge pages are free on node 1 only.
+    let planned = |huge: [u64; 4], free: [u64; 4]| {
+        let topology = machine(4).with_free(&free.map(|n| n * G));
+        let nodes = topology
+            .nodes()
+            .iter()
+            .zip(huge)
+            .map(|(node, huge)| Node { huge_free: [(PAGE, huge * G)].into(), ..node.clone() });
+        let distances = (0..4).map(|a| (0..4).map(|b| topology.distance(a, b)).collect()).collect();
+        let topology = Topology::new(nodes.collect(), distances, None).unwrap();
+        let mut vm = drawn("a 1@0: 4@2 w57 c0");
+        vm.page = Some(PAGE);
+        let load = Load { vms: vec![vm] };
+        let plan = plan(&topology, &load, &mut crate::Simple, &Options::default());
+        (shown(&plan).remove(0), plan.moves)
+    };
+    assert_eq!(planned([0; 4], [8; 4]).0, "a 1@0: 4@2");
+    assert_eq!(planned([0, 8, 0, 0], [8; 4]).0, "a 1@0: 4@1");
+    let (shown, moves) = planned([4, 8, 0, 0], [0; 4]);
+    let step = Move { vm: 0, from: 2, to: 0, bytes: 4 * G, page: Some(PAGE), cell: None };
+    assert_eq!((&*shown, moves), ("a 1@0: 4@0", vec![step]));
+}
+
+#[test]
+fn cpus_that_no_vm_may_use_are_no_room() {
+    // Two CPUs of each node are isolated.
+    let usual = || Some((0..16).filter(|cpu| cpu % 4 < 2).collect());
+    let vms = ["a 2@0: 2@0 w57", "b 2@0: 2@0 w57"].map(|line| {
+        let mut vm = drawn(line);
+        vm.allowed.cpus = vec![usual(); 2];
+        vm
+    });
+    let load = Load { vms: vms.to_vec() };
+    let plan = plan(&machine(4), &load, &mut crate::Simple, &Options::default());
+    assert_eq!(shown(&plan), ["a 2@0: 2@0", "b 2@1: 2@1"], "{:?}", plan.outcome);
+}
+
+#[test]
+fn cells_of_a_guest_keep_their_vcpus_with_their_memory() {
+    // Each cell's memory is where the other's vCPUs are; as a whole it is everywhere already.
+    let mut vm = drawn("a 4@0: 4@0 w57");
+    vm.now = Placed {
+        vcpus: vec![Some(0), Some(0), Some(2), Some(2)],
+        memory: vec![2 * G, 0, 2 * G, 0],
+    };
+    let cell = |vcpus: [usize; 2], node: usize| {
+        let mut memory = vec![0; 4];
+        memory[node] = 2 * G;
+        crate::Cell { vcpus: vcpus.to_vec(), memory }
+    };
+    vm.cells = vec![cell([0, 1], 2), cell([2, 3], 0)];
+    let load = Load { vms: vec![vm] };
+    for policy in POLICIES {
+        let mut chosen = policy_named(policy).unwrap();
+        let plan = plan(&machine(4), &load, chosen.as_mut(), &Options::default());
+        assert!(matches!(plan.outcome, Outcome::Move { gain } if 0.1 < gain), "{:?}", plan.outcome);
+        let mut cells = load.vms[0].cells.clone();
+        for step in &plan.moves {
+            let memory = &mut cells[step.cell.unwrap()].memory;
+            memory[step.from] -= step.bytes;
+            memory[step.to] += step.bytes;
+        }
+        let after = &plan.vms[0].after;
+        for cell in &cells {
+            let homes: BTreeSet<_> =
+                cell.vcpus.iter().map(|vcpu| after.vcpus[*vcpu].unwrap()).collect();
+            let home = *homes.first().unwrap();
+            assert_eq!((homes.len(), cell.memory[home]), (1, 2 * G), "{policy}: {plan:?}");
+        }
+        assert_eq!(plan.remote(&machine(4), 0, &load.vms[0]), [1.0, 0.0]);
+        let sum = |node: usize| cells.iter().map(|cell| cell.memory[node]).sum::<u64>();
+        assert_eq!(after.memory, (0..4).map(sum).collect::<Vec<_>>(), "{policy}");
+        assert!(0.9 < plan.vms[0].speed_after && plan.vms[0].speed_before < 0.8);
+    }
+    let mut wrong = load.clone();
+    wrong.vms[0].cells[1].vcpus.push(0);
+    assert_eq!(wrong.check(&machine(4)), Err(crate::LoadError::Cells("a".to_owned())));
+}
+
+#[test]
 fn what_gains_nothing_is_not_moved() {
     // Two change places, to have their vCPUs beside memory that is as near as before.
     let vms = ["a 1@0: 5@1 w57", "b 1@1: 6@0 w57"];
@@ -193,7 +296,7 @@ fn those_that_need_room_depend_on_who_leaves() {
     let load = ["a", "b", "c"].map(|name| vm(name, 1, 0, 4 * G, 0.5)).to_vec();
     let mut plan = nothing("simple", &Load { vms: load });
     plan.vms.iter_mut().for_each(|vm| vm.before = now([4 * G, 0]));
-    let step = |vm, from, to| Move { vm, from, to, bytes: 4 * G };
+    let step = |vm, from, to| Move { vm, from, to, bytes: 4 * G, page: None, cell: None };
     plan.moves = vec![step(0, 0, 1), step(1, 1, 0), step(2, 0, 1)];
     let depending = |staying: &[usize]| -> Vec<usize> {
         plan.depending(&topology, &staying.iter().copied().collect()).into_iter().collect()
@@ -303,7 +406,7 @@ fn fits(topology: &Topology, load: &Load, plan: &Plan) {
     for ((vm, plan), memory) in load.vms.iter().zip(&plan.vms).zip(&memory) {
         assert_eq!(plan.after.bytes(), vm.bytes(), "{}", vm.name);
         assert_eq!(plan.after.vcpus.len(), vm.now.vcpus.len());
-        if !vm.may_move {
+        if vm.stays.is_some() {
             assert_eq!(plan.after, vm.now, "{} may not be moved", vm.name);
         }
         match vm.arrival {
@@ -326,8 +429,11 @@ fn fits(topology: &Topology, load: &Load, plan: &Plan) {
     };
     let there = plan.vms.iter().filter(|vm| vm.fits);
     let all: usize = there.map(|vm| vm.after.vcpus.len()).sum();
-    for (node, about) in topology.nodes().iter().enumerate() {
-        let may = about.cpus.len() * all.div_ceil(topology.cpus()).max(1);
+    let fitting: Vec<&Vm> =
+        load.vms.iter().zip(&plan.vms).filter(|(_, plan)| plan.fits).map(|(vm, _)| vm).collect();
+    let cpus = capacity::usable_cpus(topology, &fitting);
+    for (node, here) in cpus.iter().enumerate() {
+        let may = here * all.div_ceil(cpus.iter().sum::<usize>().max(1)).max(1);
         let (before, after) = (used(|vm| &vm.before, node), used(|vm| &vm.after, node));
         assert!(after <= may.max(before), "node {node}: {after} vCPUs, before {before}");
     }

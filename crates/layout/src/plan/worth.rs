@@ -99,10 +99,9 @@ impl Scales<'_> {
             self.load.vms.iter().zip(wanted).enumerate().filter(|(at, _)| self.capacity.has(*at))
         };
         let is_crowded = |node: &usize| {
-            let cpus = self.topology.nodes()[*node].cpus.len();
             let used: usize = vms().map(|(_, (_, wanted))| count(wanted, *node)).sum();
             let before: usize = vms().map(|(_, (vm, _))| count(&vm.now, *node)).sum();
-            (self.capacity.vcpus_per_cpu() * cpus).max(before) < used
+            self.capacity.most_vcpus_on(*node).max(before) < used
         };
         let crowded: Vec<usize> = (0..self.topology.len()).filter(is_crowded).collect();
         let comes = |node: &usize, (vm, wanted): (&crate::Vm, &Placed)| {

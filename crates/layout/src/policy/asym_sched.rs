@@ -1,7 +1,7 @@
 //! AsymSched (Lepers, Quema and Fedorova, USENIX ATC 2015): who uses other nodes' memory most gets the fastest way to it.
 
 use super::{Choice, MemoryChoice, Part, Policy, Room};
-use crate::topology::Topology;
+use crate::topology::{NodeBytes, Topology};
 
 /// A placement this near to the best is as good.
 const NEAR_THE_BEST: f64 = 0.9;
@@ -125,7 +125,7 @@ fn bandwidth(topology: &Topology, home: Option<usize>, memory: &[u64]) -> f64 {
 #[derive(Debug, Clone, Default)]
 struct Usage {
     vcpus: Vec<usize>,
-    bytes: Vec<u64>,
+    bytes: NodeBytes,
 }
 
 impl Usage {
@@ -133,23 +133,19 @@ impl Usage {
         if let Some(home) = candidate.home.or(part.home) {
             self.vcpus[home] += part.vcpus;
         }
-        for (sum, lies) in self.bytes.iter_mut().zip(&candidate.lies) {
-            *sum = sum.saturating_add(*lies);
-        }
+        self.bytes.add(part.page, &candidate.lies);
     }
 
     fn remove(&mut self, part: &Part, candidate: &Candidate) {
         if let Some(home) = candidate.home.or(part.home) {
             self.vcpus[home] = self.vcpus[home].saturating_sub(part.vcpus);
         }
-        for (sum, lies) in self.bytes.iter_mut().zip(&candidate.lies) {
-            *sum = sum.saturating_sub(*lies);
-        }
+        self.bytes.take(part.page, &candidate.lies);
     }
 
     fn is_within(&self, most: &Self) -> bool {
         let vcpus = self.vcpus.iter().zip(&most.vcpus).all(|(used, most)| used <= most);
-        vcpus && self.bytes.iter().zip(&most.bytes).all(|(used, most)| used <= most)
+        vcpus && self.bytes.is_within(&most.bytes)
     }
 }
 
@@ -162,12 +158,11 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(room: &Room, parts: &'a [&'a Part], candidates: &'a [Vec<Candidate>]) -> Self {
-        let nodes = room.bytes.len();
-        let none = Usage { vcpus: vec![0; nodes], bytes: vec![0; nodes] };
+        let none = Usage { vcpus: vec![0; room.vcpus.len()], bytes: NodeBytes::default() };
         let mut search = Self { parts, candidates, most: none };
         let mut most = search.usage(&vec![0; parts.len()]);
         most.vcpus.iter_mut().zip(&room.vcpus).for_each(|(used, room)| *used = (*used).max(*room));
-        most.bytes.iter_mut().zip(&room.bytes).for_each(|(used, room)| *used = (*used).max(*room));
+        most.bytes.at_least(&room.bytes);
         search.most = most;
         search
     }
@@ -279,8 +274,8 @@ impl<'a> Search<'a> {
     }
 
     fn usage(&self, at: &Combination) -> Usage {
-        let nodes = self.most.bytes.len();
-        let mut usage = Usage { vcpus: vec![0; nodes], bytes: vec![0; nodes] };
+        let mut usage =
+            Usage { vcpus: vec![0; self.most.vcpus.len()], bytes: NodeBytes::default() };
         self.chosen(at).zip(self.parts).for_each(|(candidate, part)| usage.add(part, candidate));
         usage
     }
@@ -295,12 +290,14 @@ mod test {
     fn part(home: usize, memory: &[u64]) -> Part {
         Part {
             vm: 1,
+            name: String::new(),
             number: 0,
             home: Some(home),
             vcpus: 1,
             vcpus_on: (0..memory.len()).map(|node| usize::from(node == home)).collect(),
             homes: vec![true; memory.len()],
             memory: memory.to_vec(),
+            page: None,
             memory_nodes: vec![true; memory.len()],
             misses_per_s: 1e7,
             remote: remote_from(home, memory),
@@ -313,14 +310,20 @@ mod test {
 
     /// Two nodes with a link of so many per cent of a memory's bandwidth.
     fn host(link: u64) -> Topology {
-        let node = |id| Node { id, cpus: vec![2 * id, 2 * id + 1], total: 100, free: 100 };
+        let node = |id| Node {
+            id,
+            cpus: vec![2 * id, 2 * id + 1],
+            total: 100,
+            free: 100,
+            ..Node::default()
+        };
         let distances = vec![vec![10, 20], vec![20, 10]];
         let bandwidths = vec![vec![100, link], vec![link, 100]];
         Topology::new(vec![node(0), node(1)], distances, Some(bandwidths)).unwrap()
     }
 
     fn check(link: u64, room: [usize; 2], part: Part, expected: (Option<usize>, MemoryChoice)) {
-        let room = Room { vcpus: room.to_vec(), bytes: vec![100, 100] };
+        let room = Room { vcpus: room.to_vec(), bytes: vec![100, 100].into() };
         let choice = AsymSched.place(&host(link), &room, &[part]).remove(0);
         assert_eq!((choice.home.or(Some(0)), choice.memory), expected, "link {link}");
     }
@@ -355,8 +358,8 @@ mod test {
                 .map(|(n, vm)| Part { vm: n as u32, ..part(n % nodes, &vm.now.memory) })
                 .collect();
             let parts: Vec<&Part> = parts.iter().collect();
-            let bytes = case.topology.nodes().iter().map(|node| node.total).collect();
-            let room = Room { vcpus: vec![2; nodes], bytes };
+            let bytes: Vec<u64> = case.topology.nodes().iter().map(|node| node.total).collect();
+            let room = Room { vcpus: vec![2; nodes], bytes: bytes.into() };
             let candidates: Vec<_> =
                 parts.iter().map(|part| candidates(&case.topology, &room, part)).collect();
             let search = Search::new(&room, &parts, &candidates);

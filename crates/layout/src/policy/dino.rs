@@ -80,7 +80,7 @@ impl Policy for Dino {
         let is_known = |part: &&Part| part.may_move && !part.signatures.is_empty();
         let mut room = room.clone();
         for part in parts.iter().filter(|part| part.may_move && part.signatures.is_empty()) {
-            room.take(part.home, part.vcpus, &part.memory);
+            room.take(part.home, part, &part.memory);
         }
         self.decide(parts.iter().filter(is_known));
         let class = |part: &Part| self.class(part);
@@ -310,7 +310,7 @@ mod test {
     #[test]
     fn places_are_dealt_to_and_fro() {
         let check = |room: &[usize], vcpus: &[usize], expected: &[Option<usize>]| {
-            let room = Room { vcpus: room.to_vec(), bytes: vec![0; room.len()] };
+            let room = Room { vcpus: room.to_vec(), bytes: vec![0; room.len()].into() };
             let group = |n: &usize| Group {
                 class: Class::Devil,
                 vcpus: *n,

@@ -2,15 +2,17 @@
 
 mod asym_sched;
 mod dino;
+mod external;
 mod simple;
 
 use std::fmt::Debug;
 
 use crate::load::Placed;
-use crate::topology::Topology;
+use crate::topology::{HugePage, NodeBytes, Topology};
 
 pub use asym_sched::AsymSched;
 pub use dino::{Class, Dino};
+pub use external::External;
 pub use simple::Simple;
 
 /// Names of the policies.
@@ -18,7 +20,7 @@ pub const POLICIES: [&str; 3] = ["simple", "dino", "asymsched"];
 
 /// What chooses nodes. A policy does not know which VM is still on its way.
 pub trait Policy: Debug {
-    /// Its name, one of `POLICIES`.
+    /// Its name: one of `POLICIES`, or `exec`.
     fn name(&self) -> &'static str;
 
     /// A choice for each part, in the parts' order. `room` is what nodes have for all parts that may move: what these use
@@ -42,6 +44,8 @@ pub fn policy_named(name: &str) -> Option<Box<dyn Policy>> {
 pub struct Part {
     /// The VM's number.
     pub vm: u32,
+    /// Its name, which its owner chose: policies compare it with nothing.
+    pub name: String,
     /// Which of the VM's parts.
     pub number: usize,
     /// Where its vCPUs are now, by node; `None`: they run anywhere.
@@ -53,6 +57,8 @@ pub struct Part {
     pub homes: Vec<bool>,
     /// Bytes on each node now.
     pub memory: Vec<u64>,
+    /// What its memory is made of.
+    pub page: HugePage,
     /// The nodes on which its memory may lie.
     pub memory_nodes: Vec<bool>,
     /// Misses of the last level cache a second.
@@ -93,7 +99,7 @@ pub enum MemoryChoice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room {
     pub vcpus: Vec<usize>,
-    pub bytes: Vec<u64>,
+    pub bytes: NodeBytes,
 }
 
 impl Choice {
@@ -151,7 +157,7 @@ impl Room {
     /// use have no room for more.
     #[must_use]
     pub fn nearest(&self, topology: &Topology, home: usize, part: &Part) -> Vec<u64> {
-        self.nearest_of(topology, home, part.bytes(), &part.memory_nodes)
+        self.nearest_of(topology, home, (part.bytes(), part.page), &part.memory_nodes)
     }
 
     /// Where so many bytes go when they should be near a node, and may lie on these only.
@@ -159,25 +165,23 @@ impl Room {
         &self,
         topology: &Topology,
         home: usize,
-        bytes: u64,
+        (bytes, page): (u64, HugePage),
         nodes: &[bool],
     ) -> Vec<u64> {
         let mut placed = vec![0; topology.len()];
         let mut left = bytes;
         for node in topology.nearest(home).into_iter().filter(|node| nodes[*node]) {
-            placed[node] = left.min(self.bytes[node]);
+            placed[node] = left.min(self.bytes.on(page, node));
             left -= placed[node];
         }
         placed
     }
 
-    /// Takes vCPUs and bytes away; what is not there does not become less.
-    pub fn take(&mut self, home: Option<usize>, vcpus: usize, memory: &[u64]) {
+    /// Takes a part's vCPUs and so much memory away; what is not there does not become less.
+    pub fn take(&mut self, home: Option<usize>, part: &Part, memory: &[u64]) {
         if let Some(home) = home {
-            self.vcpus[home] = self.vcpus[home].saturating_sub(vcpus);
+            self.vcpus[home] = self.vcpus[home].saturating_sub(part.vcpus);
         }
-        for (room, bytes) in self.bytes.iter_mut().zip(memory) {
-            *room = room.saturating_sub(*bytes);
-        }
+        self.bytes.take(part.page, memory);
     }
 }

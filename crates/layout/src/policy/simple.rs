@@ -27,7 +27,7 @@ impl Policy for Simple {
                 continue;
             };
             let memory = room.nearest(topology, home, part);
-            room.take(Some(home), part.vcpus, &memory);
+            room.take(Some(home), part, &memory);
             let reason = format!("number {} by cache misses", rank + 1);
             choices[at] = Choice { home: Some(home), memory: MemoryChoice::Follow, rank, reason };
         }

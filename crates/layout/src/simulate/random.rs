@@ -75,8 +75,13 @@ pub(super) fn case(topology: &Topology, random: &mut Random, name: String) -> Ca
     for n in 0..=random.below(2) {
         let bytes = size(random).min(topology.nodes()[0].total);
         let mut vm = described(&topology, random, &format!("arrives{n}"));
-        vm.now =
-            default_placement(&topology, &load, vm.now.vcpus.len(), bytes, &Allowed::default());
+        vm.now = default_placement(
+            &topology,
+            &load,
+            vm.now.vcpus.len(),
+            (bytes, None),
+            &Allowed::default(),
+        );
         if random.is(0.5) {
             // The kernel's balancer moved its vCPUs since.
             let home = random.index(topology.len());
@@ -104,6 +109,7 @@ fn topology(random: &mut Random) -> Topology {
         cpus: ids(at).collect(),
         total,
         free: total,
+        ..Node::default()
     };
     let between: Vec<u32> = (0..n * n).map(|_| [16, 21, 22, 32][random.index(4)]).collect();
     let distance = |a: usize, b: usize| if a == b { 10 } else { between[a.min(b) * n + a.max(b)] };
@@ -130,7 +136,7 @@ fn resident(topology: &Topology, random: &mut Random, free: &[u64], name: &str) 
         vm.now.memory[node] = left.min(free[node]);
         left -= vm.now.memory[node];
     }
-    vm.may_move = !random.is(0.1);
+    vm.stays = random.is(0.1).then(|| "it may not be moved".to_owned());
     vm
 }
 
@@ -154,7 +160,9 @@ fn described(topology: &Topology, random: &mut Random, name: &str) -> Vm {
         name: name.to_owned(),
         now: Placed { vcpus: vec![None; vcpus], memory: Vec::new() },
         arrival: Arrival::Resident,
-        may_move: true,
+        stays: None,
+        page: None,
+        cells: Vec::new(),
         allowed: Allowed::default(),
         samples,
         source: Source::Recorded,

@@ -201,6 +201,198 @@ pub(crate) fn a_vm_that_a_cpuset_holds_stays_as_a_whole() {
     }
 }
 
+/// A program chooses node 3 for guest `a`, as far as its vCPU may run there; and the plan of another policy is carried out later,
+/// when it fits and as long as its VMs live.
+pub(crate) fn a_policy_of_ones_own_and_a_plan_made_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        r#"set -e
+        cat > counters.toml <<'END'
+{TWO_DEVILS}
+END
+        qemu() {{ pgrep -f "^[^ ]*qemu.*-name $1,"; }}
+        vcpu() {{ for t in /proc/$(qemu $1)/task/*; do grep -q KVM $t/comm && basename $t; done; }}
+        bound() {{ taskset -cp $(vcpu $1) | sed 's/.*: //'; }}
+        layout() {{ what=$1; shift; vmscope layout $what "$@" --format json; }}
+        mine() {{ layout plan --policy exec:/run/mine/policy --counters counters.toml; }}
+        mkdir /run/mine
+        cat > /run/mine/policy <<END
+#!/bin/sh
+grep -q '"room_vcpus"' || exit 4
+grep -E '^(Uid|CapEff|NoNewPrivs):' /proc/self/status | paste -sd ' ' >&2
+echo '{{"choices":[{{"vm":$(qemu a),"node":3,"reason":"I say so"}}]}}'
+END
+        chmod +x /run/mine/policy
+        mine > mine.json
+        taskset -cp 0,1 $(vcpu a) >&2
+        mine > pinned.json
+        taskset -cp 0 $(vcpu a) >&2
+        printf '#!/bin/sh\nexec cat' > /run/mine/policy
+        code=0; mine > echo.json 2> echo.err || code=$?
+        echo echo $code $(wc -c < echo.json)
+        layout plan --policy dino --counters counters.toml > plan.json
+        # A cpuset keeps both where they are.
+        groups=/sys/fs/cgroup
+        echo +cpuset > $groups/cgroup.subtree_control
+        mkdir $groups/held
+        echo 0 > $groups/held/cpuset.cpus; echo 0-3 > $groups/held/cpuset.mems
+        for vm in a b; do qemu $vm > $groups/held/cgroup.procs; done
+        code=0; layout apply --plan plan.json > held.json 2> held.err || code=$?
+        echo held $code $(bound a) $(bound b)
+        for vm in a b; do qemu $vm > $groups/cgroup.procs; taskset -cp 0 $(vcpu $vm) >&2; done
+        layout apply --plan plan.json > done.json
+        echo done $? $(bound a) $(bound b)
+        layout apply --plan plan.json > again.json
+        kill -9 $(qemu b)
+        while qemu b > /dev/null; do sleep 0.1; done
+        code=0; layout apply --plan plan.json > gone.json 2> gone.err || code=$?
+        echo gone $code
+        cat *.err >&2"#
+    );
+    let ran = in_testbed("layout", folder.path(), &script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    eprintln!("{}{}", ran.stdout, ran.stderr);
+    let file = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let json = |name: &str| -> Value { serde_json::from_str(&file(name)).unwrap() };
+    let row = |name: &str, vm: &str| {
+        json(name)["vms"].as_array().unwrap().iter().find(|row| row["vm"] == vm).unwrap().clone()
+    };
+    let mine = row("mine.json", "a");
+    assert_eq!((&mine["vcpus_after"], &mine["reason"]), (&"3:1".into(), &"I say so".into()));
+    assert_ne!(
+        row("pinned.json", "a")["vcpus_after"],
+        "3:1",
+        "its vCPU is pinned to nodes 0 and 1"
+    );
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    let [echo, held, done, gone] = lines[..] else { panic!("{lines:?}") };
+    assert_eq!([echo, held, gone], ["echo 1 0", "held 1 0 0", "gone 1"]);
+    let said = [
+        ("echo.err", "policy /run/mine/policy: its answer is not of the documented form: "),
+        ("held.err", "plan.json no longer fits: vCPU 0 of VM "),
+        ("gone.err", "plan.json no longer fits: VM b has ended"),
+    ];
+    for (name, expected) in said {
+        assert!(file(name).contains(expected), "{}", file(name));
+    }
+    let plan = json("plan.json");
+    let leaves = plan["vms"].as_array().unwrap().iter().find(|vm| vm["vcpus_after"] != "0:1");
+    let leaves = leaves.expect("one of two leaves node 0");
+    let moved = row("done.json", leaves["vm"].as_str().unwrap());
+    assert_eq!(moved["vcpus"], leaves["vcpus_after"], "{moved}");
+    let node = leaves["vcpus_after"].as_str().unwrap().split(':').next().unwrap();
+    assert!(done.split(' ').skip(2).any(|cpu| cpu == node), "{done}");
+    let [now, wanted] = [on_node(&moved, "memory", node), on_node(leaves, "memory_after", node)];
+    eprintln!("{now} MiB of {wanted} on node {node}");
+    assert!(0.95 * wanted <= now, "{moved}");
+    assert!(json("again.json")["moved_bytes"].as_f64().unwrap() < 0.05 * 1048576.0 * wanted);
+}
+
+/// VMs whose memory does not move, and one whose guest has NUMA nodes of its own.
+const HELD: &str = r#"
+[[vm]]
+name = "pinned"
+waiting = 0.57
+
+[[vm]]
+name = "shared"
+waiting = 0.57
+
+[[vm]]
+name = "twin"
+waiting = 0.57
+"#;
+
+/// The memory of three VMs is on another node than their vCPUs. That of `pinned` is pinned, and the plan leaves it alone. Another
+/// process has pinned that of `shared`, which shows when it is moved. `twin` has two cells that change places.
+pub(crate) fn what_holds_a_vm_holds_it_as_a_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = include_str!("held_vm.c");
+    let script = format!(
+        r#"cat > held_vm.c <<'END_OF_C'
+{program}
+END_OF_C
+        cat > counters.toml <<'END'
+{HELD}
+END
+        set -e
+        gcc -O1 -pthread -o /run/held_vm held_vm.c
+        groups=/sys/fs/cgroup
+        echo +cpuset > $groups/cgroup.subtree_control
+        mkdir $groups/held
+        echo 2 > $groups/held/cpuset.cpus; echo 0-3 > $groups/held/cpuset.mems
+        node() {{ memory=$1; name=$2; shift 2; taskset -c 0 /run/held_vm $memory 48 "$@" > $name.out & eval $name=$!; }}
+        node own pinned 2 -name pinned
+        node other shared 2 -name shared
+        node cells twin 1 -name twin -object memory-backend-memfd,id=a,size=48M -numa node,cpus=0,memdev=a \
+            -object memory-backend-memfd,id=b,size=48M -numa node,cpus=1,memdev=b
+        for vm in pinned shared twin; do
+            until grep -q ready $vm.out; do sleep 0.2; done
+        done
+        until grep -q pinned shared.out; do sleep 0.2; done
+        for pid in $pinned $shared; do echo $pid > $groups/held/cgroup.procs; done
+        grep VmPin /proc/$pinned/status /proc/$shared/status >&2
+        layout() {{ what=$1; shift; vmscope layout $what --policy simple --counters counters.toml "$@"; }}
+        where() {{
+            for t in /proc/$1/task/*; do taskset -cp $(basename $t) | sed 's/.*: //'; done | paste -sd ' '
+            grep memfd:memory /proc/$1/numa_maps
+        }}
+        where $twin >&2
+        layout plan --format json > plan.json
+        where $shared > shared-before
+        code=0; layout apply --format json > done.json 2> apply.err || code=$?
+        where $shared > shared-after
+        where $pinned >&2
+        where $twin > twin-after
+        layout plan --format json > again.json
+        cat apply.err shared-after twin-after >&2
+        echo $code
+        kill $pinned $shared $twin"#
+    );
+    let ran = in_testbed("layout", folder.path(), &script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    eprintln!("{}", ran.stderr);
+    let file = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let row = |name: &str, vm: &str| {
+        let report: Value = serde_json::from_str(&file(name)).unwrap();
+        report["vms"].as_array().unwrap().iter().find(|row| row["vm"] == vm).cloned()
+    };
+    let pinned = row("plan.json", "pinned").unwrap();
+    let why = "48 MiB of its memory are pinned, by io_uring or a device";
+    assert_eq!(
+        (&pinned["reason"], &pinned["memory_after"]),
+        (&why.into(), &pinned["memory_before"])
+    );
+    assert_eq!(row("done.json", "pinned"), None, "nothing is tried");
+
+    let shared = row("plan.json", "shared").unwrap();
+    assert_eq!(
+        (&shared["memory_before"], &shared["memory_after"]),
+        (&"0:48M".into(), &"2:48M".into())
+    );
+    assert_eq!(ran.stdout.trim(), "1");
+    let stays = "VM shared stays where it was: the kernel did not move 48 of 48 MiB to node 2";
+    assert!(file("apply.err").contains(stays), "{}", file("apply.err"));
+    assert_eq!(
+        file("shared-before"),
+        file("shared-after"),
+        "its vCPU and its memory are where they were"
+    );
+
+    // Each cell's memory is where its vCPU is: its first thread is no vCPU.
+    let twin = row("again.json", "twin").unwrap();
+    assert_eq!(
+        (&twin["memory_before"], &twin["vcpus_before"]),
+        (&"0:48M 1:48M".into(), &"0:1 1:1".into())
+    );
+    let after = file("twin-after");
+    let mut lines = after.lines();
+    let cpus: Vec<&str> = lines.next().unwrap().split(' ').skip(1).collect();
+    // The second cell's memory has the lower address.
+    let memory = |node: &str| lines.clone().position(|line| line.contains(&format!(" N{node}=")));
+    assert_eq!([memory(cpus[0]), memory(cpus[1])], [Some(1), Some(0)], "{after}");
+}
+
 /// Where neither PMU nor resctrl counts, DAMON sees which memory the guest accesses. Guest `a` booted on node 0, and its vCPU
 /// now runs on node 1.
 pub(crate) fn damon_counts_where_nothing_else_does() {

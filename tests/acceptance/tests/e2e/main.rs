@@ -108,6 +108,8 @@ const TESTS: &[Test] = tests! {
     Main iso::by_bios_the_table_is_on_the_screen,
     Main layout::memory_and_vcpus_go_where_the_plan_says,
     Main layout::a_vm_that_a_cpuset_holds_stays_as_a_whole,
+    Main layout::a_policy_of_ones_own_and_a_plan_made_before,
+    Main layout::what_holds_a_vm_holds_it_as_a_whole,
     Main migrate::memory_and_vcpus_of_all_vms_are_in_place_before_the_vm_arrives,
     Main lab::a_ladder_is_climbed_interrupted_resumed_and_reported,
     All intel::a_vm_on_an_intel_host_is_recorded,
