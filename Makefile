@@ -216,9 +216,9 @@ ui-tools: deps
 
 # Debian packages of the host's programs and agent, the server with its web page, and the guest.
 packages: deps ui
-	cargo build --locked --profile $(PROFILE) -p vmscope -p vmscope-lab -p vmscope-layout -p vmscope-server
+	cargo build --locked --profile $(PROFILE) -p vmscope -p vmscope-ask -p vmscope-lab -p vmscope-layout -p vmscope-server
 	cargo build --locked --profile $(PROFILE) -p vmscope-guest --target $(MUSL)
-	for program in vmscope vmscope-lab vmscope-layout vmscope-server; do \
+	for program in vmscope vmscope-ask vmscope-lab vmscope-layout vmscope-server; do \
 		$(PROFILE_DIR)/$$program manuals $(PROFILE_DIR)/manuals/$$program || exit; done
 	cargo run --locked -q --profile $(PROFILE) -p vmscope-guest --features manuals -- manuals $(PROFILE_DIR)/manuals/vmscope-guest
 	deploy/packages/build $(VERSION) $(PROFILE_DIR) $(subst $(TARGET_DIR),$(TARGET_DIR)/$(MUSL),$(PROFILE_DIR))/vmscope-guest \
@@ -233,7 +233,7 @@ build: build-host
 
 # Without the program for guests.
 build-host: deps
-	@.ci/beside '.ci/deps $(MUSL) $(RUN_PACKAGES)' 'cargo build --locked -p vmscope -p vmscope-lab -p vmscope-layout'
+	@.ci/beside '.ci/deps $(MUSL) $(RUN_PACKAGES)' 'cargo build --locked -p vmscope -p vmscope-ask -p vmscope-lab -p vmscope-layout'
 
 deps:
 	@.ci/deps $(MUSL) $(BUILD_PACKAGES)

@@ -37,6 +37,8 @@ Record and look:
   exits     Print why guests exited to KVM
   correct   Print run times corrected for stolen time
   export    Write a recording for other tools, or as a page
+  ask       Put a question to a recording, a trace or a server
+  mcp       Let an assistant put these questions (Model Context Protocol)
   trace     Trace a command, and show what it waited for
   doctor    Check whether this host can be recorded
 

@@ -11,7 +11,17 @@ struct External {
     about: &'static str,
 }
 
-const EXTERNALS: [External; 6] = [
+const EXTERNALS: [External; 8] = [
+    External {
+        name: "ask",
+        program: "vmscope-ask",
+        about: "Put a question to a recording, a trace or a server",
+    },
+    External {
+        name: "mcp",
+        program: "vmscope-ask",
+        about: "Let an assistant put these questions, by the Model Context Protocol",
+    },
     External {
         name: "layout",
         program: "vmscope-layout",

@@ -39,7 +39,7 @@ pub use config::{Config, Windows};
 pub use enroll::{EnrollError, Enrollment, enroll};
 pub use replay::{Replay, Replayed};
 pub use run::{RunError, run};
-pub use user::{User, login};
+pub use user::{User, login, login_folder};
 
 /// For tests that feed bytes.
 #[doc(hidden)]

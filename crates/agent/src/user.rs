@@ -8,7 +8,7 @@
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use model::error_chain;
 use recording::window::{MAX_WINDOW_BYTES, WindowId, unpack};
@@ -44,6 +44,18 @@ pub fn login(url: &str, fingerprint: &str, token: &str, folder: &Path) -> Result
         state::write(&folder.join(name), text)?;
     }
     Ok(())
+}
+
+/// The folder of a login: the given one, or `vmscope/server` in the user's configuration. `None`: the environment names
+/// none.
+#[must_use]
+pub fn login_folder(given: Option<&Path>) -> Option<PathBuf> {
+    if let Some(folder) = given {
+        return Some(folder.to_owned());
+    }
+    let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")));
+    Some(config?.join("vmscope/server"))
 }
 
 impl User {

@@ -336,13 +336,8 @@ pub(super) fn user(login: Option<&PathBuf>) -> anyhow::Result<User> {
 }
 
 fn folder(login: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
-    if let Some(folder) = login {
-        return Ok(folder.clone());
-    }
-    let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")));
-    let config = config.context("neither XDG_CONFIG_HOME nor HOME is set: give --login")?;
-    Ok(config.join("vmscope/server"))
+    agent::login_folder(login.map(PathBuf::as_path))
+        .context("neither XDG_CONFIG_HOME nor HOME is set: give --login")
 }
 
 /// What was queried can't be answered: an error of the user, as are options.

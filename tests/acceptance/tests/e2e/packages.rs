@@ -27,7 +27,7 @@ fn packages(out: &Path) {
     let copied = out.join("programs");
     sh(
         "mkdir -p $2
-         for program in vmscope vmscope-lab vmscope-layout vmscope-server; do
+         for program in vmscope vmscope-ask vmscope-lab vmscope-layout vmscope-server; do
              cp $1/$program $2; strip --strip-debug $2/$program; $2/$program manuals $2/manuals/$program
          done
          COMPRESSION=none $3/deploy/packages/build 1.2.3 $2 $4 $5",
@@ -54,6 +54,7 @@ pub(crate) fn packages_are_installed_used_and_removed_in_a_clean_root() {
     let after = listed();
     for file in [
         "./usr/bin/vmscope",
+        "./usr/bin/vmscope-ask",
         "./usr/bin/vmscope-lab",
         "./usr/bin/vmscope-layout",
         "./usr/bin/vmscope-server",
@@ -65,6 +66,7 @@ pub(crate) fn packages_are_installed_used_and_removed_in_a_clean_root() {
         "./usr/share/man/man8/vmscope-record.8.gz",
         "./usr/share/man/man8/vmscope-server.8.gz",
         "./usr/share/bash-completion/completions/vmscope",
+        "./usr/share/man/man8/vmscope-mcp.8.gz",
         "./usr/share/man/man8/vmscope-migrate.8.gz",
         "./usr/share/man/man8/vmscope-lab-report.8.gz",
         "./etc/vmscope/agent.toml",
@@ -90,7 +92,7 @@ pub(crate) fn packages_are_installed_used_and_removed_in_a_clean_root() {
     run_inside(&clean, "vmscope layout daemon --check /etc/vmscope/layout.toml");
     run_inside(&clean, "vmscope-server --check /etc/vmscope/server.toml");
     sh(
-        "chroot $1 dpkg -P vmscope-lab vmscope-layout vmscope vmscope-server vmscope-guest",
+        "chroot $1 dpkg -P vmscope-ask vmscope-lab vmscope-layout vmscope vmscope-server vmscope-guest",
         &[&clean],
     );
     // dpkg keeps notes of its own.
