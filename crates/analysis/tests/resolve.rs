@@ -150,6 +150,15 @@ fn the_task_that_the_guest_says_runs_comes_before_its_page_tables() {
 }
 
 #[test]
+fn a_guests_guest_is_the_process_that_runs_it() {
+    let tables = world::tables();
+    check(&tables, "0 10 1 guest 0 nested#40/40 - 0 0", "compute/40 [nested]");
+    // Without the guest's memory no process is known. It is not the one with these page tables.
+    check(&tables, "0 10 1 guest 0 nested - 0 0", "[unknown] [nested]");
+    check(&tables, "0 10 1 guest 0 nested a000 f0 400010", "[unknown] [nested]");
+}
+
+#[test]
 fn a_task_is_its_thread() {
     check_thread("0 10 1 guest 0 user#42/43 c000 99 400010", "helper");
     check_thread("0 10 1 guest 0 kernel#42/42 c000 f3 ffffffff9a000010", "main");

@@ -211,7 +211,11 @@ fn vcpu_sample(row: &str, level: &str, cr3: &str, fs_base: &str, ip: &str) -> Vc
         ip: GuestVirt(hex(ip)),
         cr3: (cr3 != "-").then(|| Cr3::new(hex(cr3))),
         fs_base: GuestVirt(hex(fs_base)),
-        cpl: if level == "kernel" { 0 } else { 3 },
+        cpl: match level {
+            "kernel" => 0,
+            "nested" => VcpuSample::NESTED,
+            _ => 3,
+        },
         kernel_stack: KernelStack::of_number(stack.parse().unwrap()),
         task,
         asid: 1,
