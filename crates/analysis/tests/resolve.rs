@@ -4,10 +4,11 @@
 
 mod world;
 
+use analysis::vcpu_timeline::VcpuTimelinesBuilder;
 use analysis::{Aggregator, By, Label, Query, Resolver, SelectError, Selection, View};
 use model::{
-    HostNs, Image, ImageId, ImageKind, KernelStack, Owner, Pid, SymbolName, Tables, Thread, Tid,
-    VmId,
+    GuestStack, GuestVirt, HostNs, Image, ImageId, ImageKind, KernelStack, Owner, Pid,
+    RecordConsumer as _, Sample, Stack, StackId, SymbolName, Tables, Thread, Tid, VmId,
 };
 use resolve::Addresses;
 
@@ -240,4 +241,32 @@ fn selections_that_do_not_fit_say_what_there_is() {
     );
     let none = SelectError::NoVms;
     assert_eq!(Selection::all(&Tables::default(), View::Guest), Err(none));
+}
+
+/// Of two VMs one may have half of all paths; its later samples have their function, and are counted.
+#[test]
+fn a_guest_whose_stacks_are_all_different_loses_its_own_callers() {
+    const STACKS: u32 = 40_000;
+    let mut tables = world::tables();
+    // The digits of a number as calls of two functions.
+    let frame = |n: u32, digit: u32| GuestVirt(0x40_0011 + 0x10 * u64::from(n >> digit & 1));
+    let stack = |n| {
+        let user = (0..16).map(|digit| frame(n, digit)).collect();
+        Stack { guest: GuestStack { user, ..GuestStack::default() }, ..Stack::default() }
+    };
+    tables.stacks = (0..STACKS).map(stack).collect();
+    let (resolver, header) = (Resolver::new(&tables), world::header());
+    let source = header.off_cpu_source;
+    let mut timelines = VcpuTimelinesBuilder::new(&resolver, &header, source).with_callers();
+    let [sample] = world::samples("0 10 1 guest 0 user c000 f2 400010")[..] else { panic!() };
+    for n in 0..STACKS {
+        let time = HostNs(sample.time.0 + u64::from(n));
+        timelines.push_sample(&Sample { time, stack: Some(StackId(n)), ..sample });
+    }
+    let axis = timelines.finish();
+    assert_eq!(axis.places.len(), 32_768 + 1);
+    let without = axis.places.iter().filter(|place| place.callers.is_empty());
+    assert_eq!(without.map(|place| place.function.as_str()).collect::<Vec<_>>(), ["compute_a"]);
+    let left_out = axis.problems.iter().find(|(what, _)| what.contains("without callers"));
+    assert_eq!(left_out.map(|(_, n)| *n), Some(u64::from(STACKS) - 32_768));
 }

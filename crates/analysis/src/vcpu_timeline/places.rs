@@ -9,13 +9,15 @@ use super::{CodeLocation, CodeLocationId};
 use crate::Resolver;
 use crate::flow::{FrameKind, frame_kind};
 use crate::label::Namer;
-use resolve::{CodeRef, Level, ProcessRef, SampleSite, Threads};
+use resolve::{CodeRef, Level, ProcessRef, SampleSite, Threads, VmRef};
 
 /// Equal keys, equal places.
 type Key = (ProcessRef, Option<u32>, CodeRef, bool, Option<StackId>);
 
-/// Places with callers: what a guest's stacks can take in memory. Later stacks are those of their innermost function.
+/// Places with callers, 2 KiB each at most. VMs have equal parts, of 1,024 at least: guests choose how different their
+/// stacks are. Later ones are those of their innermost function.
 const MAX_STACKS: usize = 1 << 16;
+const LEAST_STACKS: usize = 1 << 10;
 
 /// Numbers places in order of their first appearance.
 #[derive(Debug)]
@@ -28,7 +30,9 @@ pub(super) struct Places<'r> {
     numbers: FxHashMap<CodeLocation, CodeLocationId>,
     places: Vec<CodeLocation>,
     caller_names: FxHashSet<Arc<str>>,
-    n_stacks: usize,
+    /// Places with callers, by VM.
+    n_stacks: FxHashMap<Option<VmRef>, usize>,
+    max_stacks: usize,
     /// Samples whose stacks came after too many others.
     pub(super) callers_left_out: u64,
 }
@@ -43,7 +47,10 @@ impl<'r> Places<'r> {
             numbers: FxHashMap::default(),
             places: Vec::new(),
             caller_names: FxHashSet::default(),
-            n_stacks: 0,
+            n_stacks: FxHashMap::default(),
+            max_stacks: MAX_STACKS
+                .checked_div(resolver.tables().vms.len())
+                .map_or(MAX_STACKS, |part| part.max(LEAST_STACKS)),
             callers_left_out: 0,
         }
     }
@@ -64,18 +71,21 @@ impl<'r> Places<'r> {
         if let Some(place) = self.by_key.get(&key) {
             return (located.level, *place);
         }
-        if stack.is_some() && MAX_STACKS <= self.n_stacks {
+        let n_stacks = self.n_stacks.get(&located.vm).copied().unwrap_or(0);
+        if stack.is_some() && self.max_stacks <= n_stacks {
             self.callers_left_out += 1;
             return self.locate_function(&sample, vcpu);
         }
         let mut place = self.named(&located, thread, kernel);
         if stack.is_some() {
-            self.n_stacks += 1;
             (place.callers, place.kernel_callers) = self.callers(&sample, &located);
         }
         let next = CodeLocationId(u32::try_from(self.places.len()).unwrap_or(u32::MAX));
         let number = *self.numbers.entry(place.clone()).or_insert(next);
         if number == next {
+            if stack.is_some() {
+                self.n_stacks.insert(located.vm, n_stacks + 1);
+            }
             self.places.push(place);
         }
         self.by_key.insert(key, number);
