@@ -249,7 +249,7 @@ async fn metering_adds_up() {
     let fleet = Fleet { engine: Engine::here(objects, LIMITS).unwrap(), root };
     let found = fleet.ready("metering", &[("to", "2026-02-01T01:00:00Z")]).await;
     let gap = Gap { host: "kvm1".to_owned(), ns: (25 * 3600 - 60) * NS };
-    let report = analysis::report::meter(&[results.clone()], &[gap], None);
+    let report = analysis::report::meter(std::slice::from_ref(&results), &[gap], None);
     let line =
         |line: &Value| -> Vec<Value> { line.as_object().unwrap().values().cloned().collect() };
     let mut expected: Vec<_> = report.json["lines"].as_array().unwrap().iter().map(line).collect();
