@@ -36,6 +36,7 @@ Record and look:
   top       Show live who uses the CPUs, as top does
   exits     Print why guests exited to KVM
   correct   Print run times corrected for stolen time
+  meter     Print CPU time to charge for, without what was stolen
   export    Write a recording for other tools, or as a page
   ask       Put a question to a recording, a trace or a server
   mcp       Let an assistant put these questions (Model Context Protocol)
@@ -75,6 +76,7 @@ enum Command {
     Explain(commands::explain::Args),
     Exits(commands::exits::Args),
     Correct(commands::correct::Args),
+    Meter(commands::meter::Args),
     Export(commands::export::Args),
     Top(commands::top::Args),
     Doctor(commands::doctor::Args),
@@ -110,6 +112,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => commands::explain::run(&args),
         Command::Exits(args) => commands::exits::run(&args),
         Command::Correct(args) => commands::correct::run(&args),
+        Command::Meter(args) => commands::meter::run(&args),
         Command::Export(args) => commands::export::run(&args),
         Command::Top(args) => commands::top::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),

@@ -136,6 +136,42 @@ fn check_failure(output: Output, code: i32, line: &str) {
     assert!(stderr.contains(line), "{stderr}");
 }
 
+/// Lines add up to all time of the vCPUs; those of processes are what `correct` has.
+#[test]
+fn meter() {
+    let dir = recorded("meter", &header(), &tables());
+    check(&dir, &["meter"], "steal-meter.txt");
+    check(&dir, &["meter", "--format", "csv"], "steal-meter.csv");
+    let json = |command: &[&str]| -> serde_json::Value {
+        serde_json::from_slice(&run(&dir, &[command, &["--format", "json"]].concat()).stdout)
+            .unwrap()
+    };
+    let (metered, steal) = (json(&["meter"]), json(&["steal"]));
+    let sum = |keys: &[&str]| -> u64 {
+        let lines = metered["lines"].as_array().unwrap();
+        let of_line = |line: &serde_json::Value| -> u64 {
+            keys.iter().map(|key| line[*key].as_u64().unwrap()).sum()
+        };
+        lines.iter().map(of_line).sum()
+    };
+    let vms = steal["vms"].as_array().unwrap();
+    let of_vms = |key: &str| vms.iter().map(|vm| vm["time"][key].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(sum(&["apparent_ns", "not_charged_ns"]), of_vms("wall_ns"));
+    for account in ["steal_outside_ns", "steal_vmm_ns", "throttled_ns"] {
+        assert_eq!(sum(&[account]), of_vms(account), "{account}");
+    }
+    assert_eq!(sum(&["corrected_ns"]), of_vms("guest_ns") + of_vms("not_sampled_ns"));
+    let correct = json(&["correct", "--vm", "vm1"]);
+    let corrected = |process: &serde_json::Value| process["corrected_ns"].as_u64().unwrap();
+    let corrected: u64 = correct["processes"].as_array().unwrap().iter().map(corrected).sum();
+    let metered = metered["lines"].as_array().unwrap().iter();
+    let metered = metered.filter(|line| line["vm"] == "vm1" && line["line"] == "process");
+    assert_eq!(metered.map(|line| line["corrected_ns"].as_u64().unwrap()).sum::<u64>(), corrected);
+    // The same time twice.
+    let folder = dir.to_str().unwrap();
+    check_error(&dir, &["meter", folder], 2, "recordings of host1 overlap");
+}
+
 #[test]
 fn steal() {
     let dir = recorded("steal", &header(), &tables());

@@ -383,7 +383,7 @@ impl<C: Fn(&Request<'_>) -> Result<String, AskError>> Source for Fleet<C> {
 
     fn lost(&self, span: Span) -> Result<Option<FleetAnswer>, AskError> {
         let (from, to) = (rfc3339(span.from_us), rfc3339(span.to_us));
-        self.get("/v1/fleet", vec![("from", &from), ("to", &to)]).map(Some)
+        self.get("/v1/fleet", vec![("from", &from), ("to", &to), ("slots", "1")]).map(Some)
     }
 
     fn paths(&self, _: Option<&str>, _: &Part) -> Result<Vec<(String, u64)>, AskError> {

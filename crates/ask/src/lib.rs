@@ -16,6 +16,8 @@
 mod answer;
 mod facts;
 mod fleet;
+#[cfg(feature = "mcp")]
+mod mcp;
 mod missing;
 mod question;
 mod questions;
@@ -25,6 +27,8 @@ mod trace;
 
 pub use answer::{Answer, MAX_WEIGHT, Next, shown, weight};
 pub use fleet::{Fleet, Request};
+#[cfg(feature = "mcp")]
+pub use mcp::{Answers, Tools};
 pub use question::{Argument, Arguments, Question};
 pub use questions::answer;
 pub use recorded::RecordingSource;

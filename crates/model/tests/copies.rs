@@ -91,7 +91,7 @@ fn ready_made_queries_list_the_states() {
         let unmarked = sql.matches("IN ('").count();
         assert_eq!(unmarked, 0, "{}: a list of states begins with its class", path.display());
     }
-    assert_eq!(n_lists, 6);
+    assert_eq!(n_lists, 11);
 }
 
 #[test]

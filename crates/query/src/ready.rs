@@ -35,6 +35,7 @@ pub const READY: &[ReadyQuery] = queries! {
     "hosts-by-steal": None,
     "noisy-neighbours": Some(100),
     "function-over-time": None,
+    "metering": None,
 };
 
 /// The end of the names of parameters that are instants.

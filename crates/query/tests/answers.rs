@@ -8,12 +8,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use analysis::report::Gap;
 use api::http::{Answer, VmTimes};
 use arrow::array::RecordBatch;
 use chrono::{DateTime, TimeDelta};
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use model::{HealthRow, HostRow, ResultCode, ResultRow, Results, VcpuTimeRow, VmRow, WindowKey};
+use model::{
+    CpuTimeRow, HealthRow, HostRow, ResultCode, ResultRow, ResultThief, Results, ThiefKind,
+    VcpuTimeRow, VmLabels, VmRow, WindowKey,
+};
 use object_store::local::LocalFileSystem;
 use query::packs::{Pack, Packs};
 use query::{Engine, Inputs, Limits, QueryError, READY, SLICE_S, Scope};
@@ -188,7 +192,87 @@ async fn ready_made_queries_find_what_happened() {
         fleet.engine.ready("me", "other", &BTreeMap::new()).await,
         Err(QueryError::NoSuchQuery(_))
     ));
-    assert_eq!(READY.len(), 6);
+    assert_eq!(READY.len(), 7);
+}
+
+/// A window with every kind of line, of which a minute after midnight is in the next day.
+fn metered() -> Results {
+    let states = [
+        ("guest_user", "", 2 * NS + 1),
+        ("not_sampled", "", 3),
+        ("steal_outside", "", NS / 2 + 7),
+        ("steal_vmm_waiting", "", 11),
+        ("throttled", "", 13),
+        ("halt", "", NS),
+        ("unknown", "", 17),
+    ];
+    let mut results = window("kvm1", 0, &states);
+    for (n, row) in results.vcpu_time.iter_mut().enumerate() {
+        let (slice, row) = (n / states.len(), &mut row.row);
+        row.code.process = ["web", "db", "web", "", "db", "web"]
+            .get(slice)
+            .and_then(|name| (!name.is_empty()).then(|| (*name).to_owned()));
+        if row.state == "not_sampled" {
+            row.corrected_ns = row.ns;
+        }
+        if row.state == "steal_outside" {
+            let kinds =
+                [ThiefKind::Process, ThiefKind::KernelThread, ThiefKind::Idle, ThiefKind::Vcpu];
+            let kind = kinds[slice % kinds.len()];
+            row.thief_vm = (kind == ThiefKind::Vcpu).then(|| "vm2".to_owned());
+            row.thief_is = Some(ResultThief { kind, name: Some("x".to_owned()), pid: None });
+        }
+    }
+    let mut late = results.vcpu_time[0].clone();
+    late.slice_unix_us = START_US + 86_460_000_000;
+    results.vcpu_time.push(late);
+    let labels = VmLabels { project: Some("shop".to_owned()), ..VmLabels::default() };
+    results.vms = vec![in_minute("kvm1", 0, VmRow { labels, ..vm_row("vm1", [60, 0, 0]) })];
+    let cpu = |cpu| CpuTimeRow {
+        cpu,
+        level: "idle".to_owned(),
+        vm: None,
+        code: ResultCode::default(),
+        stack: None,
+        ns: 60 * NS,
+        samples: 1,
+    };
+    results.cpu_time = [0, 1].map(|n| in_minute("kvm1", 0, cpu(n))).into();
+    results
+}
+
+/// Lines add up to the vCPUs' time, and are what `vmscope meter` prints.
+#[tokio::test]
+async fn metering_adds_up() {
+    let (results, root) = (metered(), tempfile::tempdir().unwrap());
+    store(root.path(), "kvm1", 0, &results);
+    let objects = Arc::new(LocalFileSystem::new_with_prefix(root.path()).unwrap());
+    let fleet = Fleet { engine: Engine::here(objects, LIMITS).unwrap(), root };
+    let found = fleet.ready("metering", &[("to", "2026-02-01T01:00:00Z")]).await;
+    let gap = Gap { host: "kvm1".to_owned(), ns: (25 * 3600 - 60) * NS };
+    let report = analysis::report::meter(std::slice::from_ref(&results), &[gap], None);
+    let line =
+        |line: &Value| -> Vec<Value> { line.as_object().unwrap().values().cloned().collect() };
+    let mut expected: Vec<_> = report.json["lines"].as_array().unwrap().iter().map(line).collect();
+    // A recording's labels are those of all its time.
+    expected
+        .iter_mut()
+        .filter(|line| line[0] == "2026-02-01")
+        .for_each(|line| line[3] = json!(null));
+    let found: Vec<Vec<Value>> = serde_json::from_value(found).unwrap();
+    let by_day = |mut line: Vec<Value>| {
+        line[0] = line[0].as_str().map_or(json!(null), |day| json!(day[..10]));
+        line
+    };
+    let found: Vec<_> = found.into_iter().map(by_day).collect();
+    assert_eq!(found, expected);
+    assert_eq!(found.len(), 7, "idle, two processes, unattributed, unknown; a day later; a gap");
+    let sum: u64 = found
+        .iter()
+        .filter(|line| line[5] != "gap")
+        .map(|line| line[7].as_u64().unwrap() + line[16].as_u64().unwrap())
+        .sum();
+    assert_eq!(sum, results.vcpu_time.iter().map(|row| row.row.ns).sum::<u64>());
 }
 
 #[tokio::test]

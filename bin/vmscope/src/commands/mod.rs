@@ -9,6 +9,7 @@ pub(crate) mod doctor;
 pub(crate) mod exits;
 pub(crate) mod explain;
 pub(crate) mod export;
+pub(crate) mod meter;
 pub(crate) mod query;
 pub(crate) mod record;
 pub(crate) mod replay;

@@ -4,7 +4,7 @@ use detect::{Cause, Code, Finding, Measure, Owner};
 use serde_json::Map;
 use table::{Cell, Table, utc};
 
-use super::losses::{finding_id, losses};
+use super::losses::{finding_id, leads_to, losses};
 use super::{about, arguments};
 use crate::answer::{Answer, Next, figure, name, percent, real, seconds};
 use crate::facts::{
@@ -22,7 +22,9 @@ pub(super) fn details(source: &dyn Source, given: &Arguments) -> Result<Answer, 
         let found = found.iter().find(|finding| finding_id(finding) == id);
         let mut answer = empty(Map::new());
         answer.about.insert("source".to_owned(), source.kind().into());
-        answer.tables = finding_tables(found.ok_or_else(unknown)?);
+        let found = found.ok_or_else(unknown)?;
+        answer.tables = finding_tables(found);
+        answer.next.extend(leads_to(source, found));
         answer.summary = "A finding: its cause, what changed, and what helps.".to_owned();
         return Ok(answer);
     }

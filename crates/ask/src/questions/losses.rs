@@ -73,23 +73,35 @@ pub(super) fn what_is_wrong(source: &dyn Source, given: &Arguments) -> Result<An
     Ok(answer)
 }
 
-const WORST: &str = "the VM of the first row";
+const WORST: &str = "the VM that loses most";
 
-/// The VM of a finding in the hour after it began.
+/// What leads on from a finding: its VM in the hour after it began, or the finding itself.
 fn next_of(source: &dyn Source, finding: &Finding) -> Next {
-    let began_s = finding.symptoms.first().map_or(finding.found_s, |symptom| symptom.began_s);
-    let from_us = i64::from(began_s) * 1_000_000;
+    leads_to(source, finding).filter(|next| next.question == Question::WhySlow).unwrap_or_else(
+        || {
+            let arguments = Map::from_iter([("id".to_owned(), finding_id(finding).into())]);
+            let because = "the finding of the first row";
+            Next { question: Question::Details, because, arguments }
+        },
+    )
+}
+
+/// The VM of a finding, or else its host, in the hour after it began.
+pub(super) fn leads_to(source: &dyn Source, finding: &Finding) -> Option<Next> {
+    let symptom = finding.symptoms.first()?;
+    let from_us = i64::from(symptom.began_s) * 1_000_000;
     let to_us = (from_us + 3_600_000_000).min(source.whole().to_us);
-    let mut arguments = Map::new();
-    let Some((host, vm)) = place(finding) else {
-        arguments.insert("id".to_owned(), finding_id(finding).into());
-        let because = "the finding of the first row";
-        return Next { question: Question::Details, because, arguments };
+    let (host, vm) = (symptom.series.host.clone(), symptom.series.vm.clone());
+    let (question, because) = match (&host, &vm) {
+        (_, Some(_)) => (Question::WhySlow, WORST),
+        (Some(_), None) => (Question::HotFunctions, "what the host's CPUs did then"),
+        (None, None) => return None,
     };
-    arguments.extend(host.map(|host| ("host".to_owned(), host.into())));
-    arguments.insert("vm".to_owned(), vm.into());
+    let named = [("host", host), ("vm", vm)].into_iter();
+    let named = named.filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
+    let mut arguments: Map<_, _> = named.collect();
     arguments.extend(super::span_arguments(source, Span { from_us, to_us }));
-    Next { question: Question::WhySlow, because: WORST, arguments }
+    Some(Next { question, because, arguments })
 }
 
 /// Host and VM of a finding.
