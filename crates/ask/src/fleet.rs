@@ -16,6 +16,8 @@ use crate::source::{AskError, IsOverToo, Part, Source, Span, instant};
 
 /// Rows of functions that are read; the rest is one row for each VM and state.
 const ROWS: usize = 6000;
+/// Call paths of an answer: more than it can show.
+const PATHS: usize = 200;
 /// What is meant where no time is given.
 const USUAL_US: i64 = 3_600_000_000;
 /// A longer time takes the server too long.
@@ -153,6 +155,7 @@ impl Row {
             vcpu: 0,
             state: self.name("state"),
             code: self.code(),
+            stack: None,
             thief: self.text("thief"),
             thief_vm: self.text("thief_vm"),
             thief_is,
@@ -386,11 +389,24 @@ impl<C: Fn(&Request<'_>) -> Result<String, AskError>> Source for Fleet<C> {
         self.get("/v1/fleet", vec![("from", &from), ("to", &to), ("slots", "1")]).map(Some)
     }
 
-    fn paths(&self, _: Option<&str>, _: &Part) -> Result<Vec<(String, u64)>, AskError> {
-        Err(AskError::Arguments(
-            "a fleet has no call paths of guests: leave `paths` out, or put the question to a downloaded window"
-                .to_owned(),
-        ))
+    fn paths(&self, vm: Option<&str>, part: &Part) -> Result<Vec<(String, u64)>, AskError> {
+        let scope = Scope { host: Some(&part.host), span: part.span };
+        let (select, of_vm) = match vm {
+            Some(vm) => {
+                let select = "SELECT stack, sum(corrected_ns) AS ns FROM vcpu_time";
+                (select, format!("AND vm = {} ", quoted(vm)))
+            }
+            None => ("SELECT stack, sum(ns) AS ns FROM cpu_time", String::new()),
+        };
+        let rest = format!(
+            "{of_vm}AND stack IS NOT NULL GROUP BY stack ORDER BY ns DESC, stack LIMIT {PATHS}"
+        );
+        let rows = self.rows(select, &scope, &rest, &mut Vec::new())?;
+        if rows.is_empty() {
+            let text = "no call paths are known here: leave `paths` out, or set `call_graph = true` for the agent";
+            return Err(AskError::Arguments(text.to_owned()));
+        }
+        Ok(rows.iter().map(|row| (row.name("stack"), row.n("ns"))).collect())
     }
 }
 

@@ -9,7 +9,7 @@ use analysis::steal::{AttributionLevel, TimelineInput, Window, victims};
 use analysis::vcpu_timeline::VcpuTimelinesBuilder;
 use api::http::FleetAnswer;
 use detect::{Finding, Summary};
-use model::{HostNs, ResultRow, Results, VmId, WindowKey, error_chain};
+use model::{HostNs, ResultRow, ResultStack, Results, VmId, WindowKey, error_chain};
 use recording::Recording;
 
 use crate::answer::shown;
@@ -175,9 +175,8 @@ impl Source for RecordingSource {
         let vms = vms.filter(|id| tables.vms[id.index()].name == vm);
         let rows = vms.flat_map(|vm| victims(&evidence, vm, AttributionLevel::Stack, window).rows);
         Ok(sums(rows.map(|(victim, time)| {
-            let callers = victim.callers.iter().rev().map(String::as_str);
-            let path: Vec<&str> = callers.chain(victim.function.as_deref()).collect();
-            (path.join(";"), time.own_ns)
+            let callers = victim.callers.iter().rev().map(AsRef::as_ref);
+            (ResultStack::join(callers.chain(victim.function.as_deref())), time.own_ns)
         })))
     }
 }
