@@ -320,7 +320,7 @@ fn boots(
     let is_microvm = guests.iter().any(|guest| guest.is_microvm);
     let content =
         GuestContent { workloads, agent: agent.as_deref(), programs, is_microvm, modules: &[] };
-    let mut made: Vec<((GuestKernel, Option<u32>, &[String]), Boot)> = Vec::new();
+    let mut made: Vec<(_, Boot)> = Vec::new();
     let mut boots = Vec::new();
     for guest in guests {
         let wanted = (guest.kernel.clone(), guest.timer_hz, guest.modules.as_slice());
