@@ -249,7 +249,7 @@ fn a_guest_whose_stacks_are_all_different_loses_its_own_callers() {
     const STACKS: u32 = 40_000;
     let mut tables = world::tables();
     // The digits of a number as calls of two functions.
-    let frame = |n: u32, digit: u32| GuestVirt(0x40_0011 + 0x10 * u64::from(n >> digit & 1));
+    let frame = |n: u32, digit: u32| GuestVirt(0x40_0010 + 0x10 * u64::from(n >> digit & 1));
     let stack = |n| {
         let user = (0..16).map(|digit| frame(n, digit)).collect();
         Stack { guest: GuestStack { user, ..GuestStack::default() }, ..Stack::default() }
