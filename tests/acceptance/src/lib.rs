@@ -124,16 +124,17 @@ fn is_emulators(words: &str) -> bool {
     // Code that the kernel has patched since: a breakpoint that is long gone, or CPUs that hang.
     const STALE_CODE: [&str; 4] =
         ["Oops: int3", "softlockup: hung tasks", "NMI: Not continuing", "RCU Stall"];
+    // What each exception enters faults itself until its stack is full: the CPU's GS base or page table is wrong.
+    const ENTRIES: [&str; 2] = ["RIP: 0010:exc_page_fault+", "RIP: 0010:error_entry+"];
     // A kernel that went wrong says so. Too little memory ends QEMU by SIGKILL.
     const OTHERS: [&str; 6] =
         ["Kernel panic", "Oops", "BUG", "general protection", "RIP: ", "SIGKILL"];
-    let has = |signs: &[&str]| signs.iter().any(|sign| words.contains(sign));
     // Our programs in the kernel.
     if words.contains("bpf_prog_") {
         return false;
     }
-    // The handler of page faults faults itself until its stack is full: the CPU's GS base or page table is wrong.
-    if words.contains("stack guard page was hit") && words.contains("RIP: 0010:exc_page_fault+") {
+    let has = |signs: &[&str]| signs.iter().any(|sign| words.contains(sign));
+    if words.contains("stack guard page was hit") && has(&ENTRIES) {
         return true;
     }
     // Without a word: the emulated CPU faulted three times over, or QEMU itself crashed.
@@ -280,6 +281,7 @@ mod test {
             &format!("{host} (exit status: 0): {guard}; RIP: 0010:exc_page_fault+0x15/0x170"),
             true,
         );
+        check(&format!("{host} (exit status: 0): {guard}; RIP: 0010:error_entry+0x10/0x130"), true);
         check(&format!("{host} (exit status: 0): {guard}; RIP: 0010:htab_map_lookup+0x1"), false);
         check(&format!("{host} (signal: 9 (SIGKILL)): (nothing on its console)"), false);
         check("guest a died while the command ran: QEMU's exit status: 0; all is well", true);
