@@ -63,7 +63,7 @@ static __noinline long probe_svm(struct sample *s, struct kvm_vcpu *vcpu, __u64 
 	long err;
 
 	err = read_vmcb(&vmcb, vcpu);
-	if (!err && own_vmcb && (__u64)vmcb != own_vmcb) {
+	if (!err && is_nested_svm(vmcb, own_vmcb)) {
 		clear_registers(s);
 		s->cpl = CPL_NESTED;
 		err = bpf_probe_read_kernel(&control, sizeof(control), vmcb + VMCB_ASID);

@@ -76,7 +76,7 @@ static __always_inline void read_guest(struct switch_event *event, struct vcpu_r
 
 	if (is_svm(config.vendor)) {
 		err = read_vmcb(&vmcb, vcpu);
-		if (!err && ref->vmcb && (__u64)vmcb != ref->vmcb) {
+		if (!err && is_nested_svm(vmcb, ref->vmcb)) {
 			set_nested(event);
 			return;
 		}

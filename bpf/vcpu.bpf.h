@@ -53,7 +53,13 @@ static __always_inline long read_vmcb(char **vmcb, struct kvm_vcpu *vcpu)
 	return bpf_core_read(vmcb, sizeof(*vmcb), &svm->vmcb);
 }
 
-/* Whether the vCPU runs a guest of its guest, or did at the last exit: that has a control block of its own. */
+/* Whether the vCPU runs a guest of its guest, or did at the last exit: that has a control block of its own. `own` is the
+ * vCPU's; 0: not known. */
+static __always_inline bool is_nested_svm(char *vmcb, __u64 own)
+{
+	return own && (__u64)vmcb != own;
+}
+
 static __always_inline bool is_nested_vmx(struct kvm_vcpu *vcpu)
 {
 	struct vcpu_vmx *vmx = (struct vcpu_vmx *)vcpu; /* vcpu is its first member */

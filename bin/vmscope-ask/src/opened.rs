@@ -9,7 +9,7 @@ use ask::{
     Answer, Arguments, AskError, Fleet, Question, RecordingSource, Request, Source, TraceSource,
 };
 
-/// An opened source of answers. A recording may have a trace in it.
+/// A recording, a trace, or a recording with a trace in it; or a server.
 pub(crate) struct Opened {
     source: Option<Box<dyn Source + Send + Sync>>,
     trace: Option<TraceSource>,

@@ -1,4 +1,4 @@
-//! Sums over a host's rows, and the ids of what they are about.
+//! Adds up a host's rows, and gives ids to the rows of answers.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -7,14 +7,13 @@ use analysis::Resolver;
 use analysis::results::ResultsBuilder;
 use analysis::steal::{AttributionLevel, TimelineInput, Window, victims};
 use analysis::vcpu_timeline::VcpuTimelinesBuilder;
-use api::http::FleetAnswer;
-use detect::{Finding, Summary};
+use detect::Summary;
 use model::{HostNs, ResultRow, ResultStack, Results, VmId, WindowKey, error_chain};
 use recording::Recording;
 
 use crate::answer::shown;
 use crate::facts::sums;
-use crate::source::{AskError, IsOverToo, Part, Source, Span, instant};
+use crate::source::{AskError, Part, Source, Span, instant};
 
 /// Times are exact to a slice. Few of a long recording, as each has all functions again.
 const SLICES_NS: [(u64, u64); 4] = [
@@ -122,8 +121,9 @@ impl Source for RecordingSource {
         let mut partial = Vec::new();
         if span != whole {
             let slice_s = self.slice_us as f64 / 1e6;
-            partial
-                .push(format!("times are exact to {slice_s} s; losses are of the whole recording"));
+            partial.push(format!(
+                "times are rounded to {slice_s} s; lost samples are those of the whole recording"
+            ));
             if !results.exits.is_empty() {
                 partial.push("VM exits were counted for the whole recording only".to_owned());
                 results.exits.clear();
@@ -136,19 +136,6 @@ impl Source for RecordingSource {
             summary.ok_or_else(|| AskError::Source("the recording has no host".to_owned()))?;
         summary.take_quotas(&self.recording.tables);
         Ok(Part { host: host.to_owned(), span, results, summary, partial })
-    }
-
-    fn findings(
-        &self,
-        _: Option<&str>,
-        _: Option<&str>,
-        _: IsOverToo,
-    ) -> Result<Option<Vec<Finding>>, AskError> {
-        Ok(None)
-    }
-
-    fn lost(&self, _: Span) -> Result<Option<FleetAnswer>, AskError> {
-        Ok(None)
     }
 
     fn paths(&self, vm: Option<&str>, part: &Part) -> Result<Vec<(String, u64)>, AskError> {

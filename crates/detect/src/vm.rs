@@ -11,7 +11,7 @@ use model::VcpuTimeState;
 
 use crate::{Code, Measure, Owner, VmSummary};
 
-/// Part of a function's growth that one caller has if it is named.
+/// A finding names the caller that has at least this part of a function's growth.
 const MAIN_CALLER: f64 = 0.6;
 /// Series of functions, of processes, of exit reasons at most.
 const MAX_SERIES: usize = 48;

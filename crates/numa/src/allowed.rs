@@ -80,15 +80,16 @@ mod test {
     use super::*;
     use crate::read::test::machine;
 
+    fn write_file(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
     #[test]
     fn a_vm_may_use_what_all_its_threads_may() {
         let (root, found) = machine();
         let (sys, proc) = (root.path().join("sys"), root.path().join("proc"));
-        let write = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
+        let write = |path: &str, text: &str| write_file(&root.path().join(path), text);
         let read = |vcpus| {
             let host = crate::read(&sys, &proc, &found).unwrap();
             let vm = &host.vms[0];
@@ -122,11 +123,7 @@ mod test {
         let check = |isolated: &str, cpuset: &str, own: &str, expected: Option<&[u32]>| {
             let (root, found) = machine();
             let (sys, proc) = (root.path().join("sys"), root.path().join("proc"));
-            let write = |path: &str, text: &str| {
-                let path = root.path().join(path);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, text).unwrap();
-            };
+            let write = |path: &str, text: &str| write_file(&root.path().join(path), text);
             write("sys/devices/system/cpu/isolated", isolated);
             write("sys/fs/cgroup/cpuset.cpus.effective", cpuset);
             write("proc/40/task/41/cgroup", "0::/\n");

@@ -49,8 +49,8 @@ pub struct Gap {
     pub ns: u64,
 }
 
-/// CPU time to charge for, by day, VM, label and process. Unattributed, idle and unknown time and gaps have lines of
-/// their own, so that all lines but gaps add up to the time of all vCPUs.
+/// CPU time to charge for, by day, VM, label and process. Unattributed time, idle time, unknown time and gaps have rows of
+/// their own. All rows but gaps add up to the time of all vCPUs.
 #[must_use]
 pub fn meter(windows: &[Results], gaps: &[Gap], limit: Option<usize>) -> Report {
     let mut lines = BTreeMap::<Key, Times>::new();

@@ -41,7 +41,7 @@ pub struct Cause {
     pub pid: Option<u32>,
     pub function: Option<String>,
     pub module: Option<String>,
-    /// The function's callers, the innermost first; empty where timelines do not distinguish them.
+    /// The function's callers, the innermost first; empty in timelines that were built without callers.
     pub callers: Vec<Arc<str>>,
 }
 

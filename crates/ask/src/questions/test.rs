@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use api::http::FleetAnswer;
-use detect::{Finding, Summary};
+use detect::Summary;
 use model::{
     CpuTimeRow, HealthRow, HostRow, ResultCode, ResultRow, ResultThief, Results, ThiefKind,
     VcpuTimeRow, VmLabels, VmRow, WindowKey, is_unsafe,
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 use super::answer;
 use crate::answer::{MAX_WEIGHT, shown, weight};
 use crate::question::{Arguments, Question};
-use crate::source::{AskError, IsOverToo, Part, Source, Span, instant};
+use crate::source::{AskError, Part, Source, Span, instant};
 
 /// Names that look like instructions, steer a terminal or break a format.
 pub(crate) const HOSTILE: [&str; 20] = [
@@ -162,19 +161,6 @@ impl Source for Drawn {
         let results = self.results.clone();
         let summary = Summary::from_results(&results).unwrap();
         Ok(Part { host: host.to_owned(), span, results, summary, partial: Vec::new() })
-    }
-
-    fn findings(
-        &self,
-        _: Option<&str>,
-        _: Option<&str>,
-        _: IsOverToo,
-    ) -> Result<Option<Vec<Finding>>, AskError> {
-        Ok(None)
-    }
-
-    fn lost(&self, _: Span) -> Result<Option<FleetAnswer>, AskError> {
-        Ok(None)
     }
 
     fn paths(&self, _: Option<&str>, _: &Part) -> Result<Vec<(String, u64)>, AskError> {

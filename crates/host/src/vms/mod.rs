@@ -308,7 +308,7 @@ fn bounded(text: &str) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// A list such as `0-3,8` of numbers that CPUs can have: a stranger's list may be of any size.
+/// Parses a CPU list such as `0-3,8`; `None`: it is too long, or has numbers beyond any CPU's. The list is untrusted.
 fn small_list(text: &str) -> Option<BTreeSet<u32>> {
     let numbers = text.split(['-', ',']).map(str::trim);
     let is_small = |number: &str| number.parse::<u16>().is_ok_and(|number| number < 1 << 13);
