@@ -1,6 +1,6 @@
-/* Sleeps in sleep_a and in sleep_b, in turns, for so many ms each. At the end it prints each function's name and how long it
- * took in seconds, by this machine's own clock. The functions make the system call themselves: in a library without
- * frame pointers the stack would lack the library's caller.
+/* Sleeps in sleep_a and in sleep_b, in turns, for so many ms each. At the end it prints each function's name and the seconds
+ * in which it was not on a CPU, by this machine's own clocks. The functions make the system call themselves: in a library
+ * without frame pointers the stack would lack the library's caller.
  * Usage: sleeper A B TIMES */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,12 +9,17 @@
 
 #define NOINLINE __attribute__((noinline, noclone))
 
-static double now(void)
+static double seconds(clockid_t clock)
 {
 	struct timespec time;
 
-	clock_gettime(CLOCK_MONOTONIC, &time);
+	clock_gettime(clock, &time);
 	return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+static double off_cpu(void)
+{
+	return seconds(CLOCK_MONOTONIC) - seconds(CLOCK_THREAD_CPUTIME_ID);
 }
 
 static inline __attribute__((always_inline)) void sleep_ms(long ms)
@@ -49,12 +54,12 @@ int main(int n, char **words)
 		return 2;
 	}
 	for (int times = atoi(words[3]); 0 < times; times--) {
-		begin = now();
+		begin = off_cpu();
 		sleep_a(atol(words[1]));
-		middle = now();
+		middle = off_cpu();
 		sleep_b(atol(words[2]));
 		a += middle - begin;
-		b += now() - middle;
+		b += off_cpu() - middle;
 	}
 	printf("sleep_a %.6f\nsleep_b %.6f\n", a, b);
 	return 0;

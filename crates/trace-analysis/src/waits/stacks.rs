@@ -46,15 +46,20 @@ pub fn stacks<'a>(
                 names.reverse();
                 Some(names)
             };
+            // Until it runs again a task that was woken is where it slept.
+            let mut slept_at = (None, None);
             for segment in &task.segments {
+                let woken_at = std::mem::take(&mut slept_at);
                 let Some(wait) = classifier.wait(timeline, task, &segment) else { continue };
                 let is_first = task.before && segment.begin == task.begin;
                 let (user, kernel) = match &segment.state {
                     State::Asleep(sleep) => {
                         let kernel = functions(sleep.stack);
                         let kernel = kernel.or_else(|| is_first.then(found_asleep).flatten());
-                        (functions(sleep.user_stack), kernel)
+                        slept_at = (functions(sleep.user_stack), kernel);
+                        slept_at.clone()
                     }
+                    State::Runnable { preempted: false } => woken_at,
                     _ => (None, None),
                 };
                 let stack = WaitStack {

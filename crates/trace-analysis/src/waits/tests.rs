@@ -708,6 +708,16 @@ mod of_events {
         let time = KernelTime::new(&timeline);
         assert_eq!(time.total().total_ns(), 200);
         assert!(time.times_of(&all(&timeline)).total_ns() <= 200);
+        // Woken tasks are still where they slept.
+        let stacks = super::super::stacks(&scene.tables, &timeline, &classifier, &all(&timeline));
+        let kernel = |is_cause: &dyn Fn(Cause) -> bool| {
+            let mut found = stacks.keys().filter(|stack| is_cause(stack.cause));
+            found.next().map(|stack| stack.kernel.clone())
+        };
+        if let Some(woken) = kernel(&|cause| cause == Cause::CpuWoken) {
+            let slept = kernel(&|cause| !matches!(cause, Cause::CpuWoken | Cause::CpuPreempted));
+            assert_eq!(Some(woken), slept);
+        }
     }
 
     #[test]
