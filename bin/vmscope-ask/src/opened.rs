@@ -34,6 +34,7 @@ impl Opened {
         let user = User::open(&folder)?.with_context(|| {
             format!("no login is kept in {}: use `vmscope query login` first", folder.display())
         })?;
+        let page = user.url().to_owned();
         let client = move |request: &Request<'_>| {
             let answer = match request {
                 Request::Get { path, parameters } => user.get(path, parameters),
@@ -41,7 +42,7 @@ impl Opened {
             };
             answer.map_err(|error| reason(&error))
         };
-        Ok(Self { source: Some(Box::new(Fleet::new(client, now_us))), trace: None })
+        Ok(Self { source: Some(Box::new(Fleet::new(client, &page, now_us))), trace: None })
     }
 
     /// The questions that it can answer.

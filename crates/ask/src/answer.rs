@@ -31,6 +31,9 @@ pub struct Answer {
     pub next: Vec<Next>,
 }
 
+/// The member of `about` with a page's address, which its source bounds.
+pub(crate) const PAGE: &str = "page";
+
 /// A question to put next.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Next {
@@ -74,7 +77,8 @@ impl Answer {
                     table.notes = vec![format!("({} more not shown)", table.n_cut)];
                 }
             }
-            answer.about.values_mut().for_each(bound_value);
+            let about = answer.about.iter_mut().filter(|(member, _)| *member != PAGE);
+            about.for_each(|(_, value)| bound_value(value));
             answer
                 .next
                 .iter_mut()

@@ -10,6 +10,7 @@ use model::{
     CpuTimeRow, ExitsRow, HealthRow, HostRow, ResultCode, ResultRow, ResultThief, Results,
     ThiefKind, VcpuTimeRow, VmLabels, VmRow, WindowKey,
 };
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use crate::source::{AskError, IsOverToo, Part, Source, Span, instant};
@@ -18,6 +19,8 @@ use crate::source::{AskError, IsOverToo, Part, Source, Span, instant};
 const ROWS: usize = 6000;
 /// Call paths of an answer: more than it can show.
 const PATHS: usize = 200;
+/// Bytes of a page's address.
+const MAX_PAGE: usize = 512;
 /// What is meant where no time is given.
 const USUAL_US: i64 = 3_600_000_000;
 /// A longer time takes the server too long.
@@ -35,6 +38,7 @@ pub enum Request<'a> {
 /// A fleet that a client reaches.
 pub struct Fleet<C> {
     client: C,
+    page: String,
     now_us: fn() -> i64,
 }
 
@@ -45,9 +49,9 @@ impl<C> std::fmt::Debug for Fleet<C> {
 }
 
 impl<C: Fn(&Request<'_>) -> Result<String, AskError>> Fleet<C> {
-    /// `client` sends requests, `now_us` is the time in us since 1970.
-    pub fn new(client: C, now_us: fn() -> i64) -> Self {
-        Self { client, now_us }
+    /// `client` sends requests, `page` is the address of the server's page, `now_us` is the time in us since 1970.
+    pub fn new(client: C, page: &str, now_us: fn() -> i64) -> Self {
+        Self { client, page: page.trim_end_matches('/').to_owned(), now_us }
     }
 
     fn get<T: serde::de::DeserializeOwned>(
@@ -257,6 +261,21 @@ fn rest(states: Vec<Row>, read: &[VcpuTimeRow]) -> Vec<VcpuTimeRow> {
 impl<C: Fn(&Request<'_>) -> Result<String, AskError>> Source for Fleet<C> {
     fn kind(&self) -> &'static str {
         "fleet"
+    }
+
+    fn page(&self, host: Option<&str>, vm: Option<&str>, span: Span) -> Option<String> {
+        let place = match (host, vm) {
+            (Some(_), Some(_)) => "vm",
+            (Some(_), None) => "host",
+            (None, _) => "",
+        };
+        let parts = [Some(place), host, vm].into_iter().flatten();
+        let path: Vec<String> =
+            parts.map(|part| utf8_percent_encode(part, NON_ALPHANUMERIC).to_string()).collect();
+        let (from, to) = (rfc3339(span.from_us), rfc3339(span.to_us));
+        let page = format!("{}/#/{}?from={from}&to={to}", self.page, path.join("/"));
+        // Half of it would lead nowhere.
+        (page.len() <= MAX_PAGE).then_some(page)
     }
 
     fn whole(&self) -> Span {

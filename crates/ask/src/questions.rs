@@ -9,7 +9,7 @@ pub(crate) mod test;
 use serde_json::{Map, Value};
 use table::Table;
 
-use crate::answer::{Answer, Next, figure, name, percent, seconds, shown_end};
+use crate::answer::{Answer, Next, PAGE, figure, name, percent, seconds, shown_end};
 use crate::facts::{function_id, sums};
 use crate::missing;
 use crate::question::{Arguments, Question};
@@ -66,8 +66,7 @@ impl<'a> View<'a> {
     }
 
     fn answer(&self, question: Question, summary: String) -> Answer {
-        let mut about = about(self.source, &self.part);
-        about.insert("vm".to_owned(), self.vm.as_str().into());
+        let about = about(self.source, &self.part, Some(&self.vm));
         let missing = missing::of_part(&self.part, Some(&self.vm));
         Answer { question, about, summary, tables: Vec::new(), missing, next: Vec::new() }
     }
@@ -95,13 +94,27 @@ impl<'a> View<'a> {
     }
 }
 
-/// Host and time of an answer.
-fn about(source: &dyn Source, part: &Part) -> Map<String, Value> {
-    let mut about = Map::new();
-    about.insert("source".to_owned(), source.kind().into());
+/// Host, VM and time of an answer.
+fn about(source: &dyn Source, part: &Part, vm: Option<&str>) -> Map<String, Value> {
+    let mut about = about_time(source, Some(&part.host), vm, part.span);
     about.insert("host".to_owned(), part.host.as_str().into());
-    about.extend(span_arguments(source, part.span));
     about.insert("length_s".to_owned(), ((part.span.seconds() * 1e3).round() / 1e3).into());
+    if let Some(vm) = vm {
+        about.insert("vm".to_owned(), vm.into());
+    }
+    about
+}
+
+/// Source, page and time of an answer.
+fn about_time(
+    source: &dyn Source,
+    host: Option<&str>,
+    vm: Option<&str>,
+    span: Span,
+) -> Map<String, Value> {
+    let mut about = Map::from_iter([("source".to_owned(), Value::from(source.kind()))]);
+    about.extend(span_arguments(source, span));
+    about.extend(source.page(host, vm, span).map(|page| (PAGE.to_owned(), page.into())));
     about
 }
 
@@ -215,7 +228,7 @@ fn hot_on_host(source: &dyn Source, given: &Arguments) -> Result<Answer, AskErro
     let next = arguments(source, &part, None);
     let because = "which VMs lose time on this host";
     let next = vec![Next { question: Question::WhatIsWrong, because, arguments: next }];
-    let (about, missing) = (about(source, &part), missing::of_part(&part, None));
+    let (about, missing) = (about(source, &part, None), missing::of_part(&part, None));
     let question = Question::HotFunctions;
     Ok(Answer { question, about, summary, tables, missing, next })
 }

@@ -82,6 +82,12 @@ pub trait Source {
         Ok(None)
     }
 
+    /// The address of the page that shows a time of a VM, a host or all hosts; `None`: there is no page.
+    fn page(&self, host: Option<&str>, vm: Option<&str>, span: Span) -> Option<String> {
+        let _ = (host, vm, span);
+        None
+    }
+
     /// What the VMs of all hosts lost; `None`: there is one host.
     ///
     /// # Errors

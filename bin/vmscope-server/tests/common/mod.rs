@@ -207,6 +207,7 @@ impl Server {
         let mut request = ureq::http::Request::builder()
             .method(method)
             .uri(format!("https://{}{path}", self.address))
+            .header("accept", "application/json, text/event-stream")
             .header("content-type", "application/json");
         if !token.is_empty() {
             request = request.header("authorization", format!("Bearer {token}"));

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use detect::Finding;
-use serde_json::{Map, Value};
+use serde_json::Map;
 use table::{Cell, Table, utc};
 
 use super::losses::finding_id;
-use super::{View, share};
+use super::{View, about_time, share};
 use crate::answer::{Answer, Next, figure, name, real};
 use crate::facts::{cause_words, function_id, measure_kind, owner_id, owner_kind};
 use crate::missing;
@@ -76,8 +76,7 @@ fn worst_vm(source: &dyn Source, given: &Arguments, span: Span) -> Result<String
 }
 
 fn fleet_wide(source: &dyn Source, began: &[Finding], span: Span) -> Answer {
-    let mut about = Map::from_iter([("source".to_owned(), Value::from(source.kind()))]);
-    about.extend(super::span_arguments(source, span));
+    let about = about_time(source, None, None, span);
     let n = table::counted(began.len() as u64, "finding");
     Answer {
         question: Question::WhatChanged,

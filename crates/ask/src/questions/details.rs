@@ -32,7 +32,7 @@ pub(super) fn details(source: &dyn Source, given: &Arguments) -> Result<Answer, 
     let vm = given.vm.as_deref();
     let part = source.part(&source.host(given.host.as_deref(), vm, span)?, span)?;
     let vm = vm.map(|vm| part.vm(vm)).transpose()?;
-    let mut answer = empty(about(source, &part));
+    let mut answer = empty(about(source, &part, None));
     answer.about.extend(vm.map(|vm| ("vm".to_owned(), vm.into())));
     answer.missing = missing::of_part(&part, vm);
     let vms = part.summary.vms.keys().filter(|name| vm.is_none_or(|vm| vm == name.as_str()));

@@ -5,7 +5,7 @@ use model::{TimeAccount, TimeClass};
 use serde_json::Map;
 use table::{Cell, Table, utc};
 
-use super::{View, about, arguments, share};
+use super::{View, about, about_time, arguments, share};
 use crate::answer::{Answer, Next, figure, name, percent, real, seconds};
 use crate::facts::{
     action_words, cause_words, exit_id, id, measure_kind, owner_id, owner_kind, sums,
@@ -28,7 +28,7 @@ pub(super) fn what_is_wrong(source: &dyn Source, given: &Arguments) -> Result<An
         let found = losses(&part, vm.map(|vm| part.vm(vm)).transpose()?);
         let mut answer = Answer {
             question,
-            about: about(source, &part),
+            about: about(source, &part, vm),
             summary: counted(&found),
             tables: vec![findings(&found, &part.host), vms(&part)],
             missing: missing::of_part(&part, None),
@@ -45,13 +45,12 @@ pub(super) fn what_is_wrong(source: &dyn Source, given: &Arguments) -> Result<An
     };
     let mut answer = Answer {
         question,
-        about: Map::from_iter([("source".to_owned(), source.kind().into())]),
+        about: about_time(source, host, vm, span),
         summary: counted(&found),
         tables: vec![findings(&found, "")],
         missing: missing::table(),
         next: Vec::new(),
     };
-    answer.about.extend(super::span_arguments(source, span));
     if let Some(lost) = source.lost(span)? {
         for reason in &lost.partial {
             let cells = ["rows".into(), Cell::NONE, "".into(), "".into(), reason.as_str().into()];
@@ -345,7 +344,7 @@ pub(super) fn what_helps(source: &dyn Source, given: &Arguments) -> Result<Answe
         && vm.is_none()
         && let Some(found) = source.findings(None, None, IsOverToo::No)?
     {
-        let about = Map::from_iter([("source".to_owned(), source.kind().into())]);
+        let about = about_time(source, None, None, source.whole());
         let next = found.first().map(|finding| next_of(source, finding)).into_iter();
         return Ok(helps(&found, about, missing::table(), next.collect()));
     }
@@ -353,8 +352,7 @@ pub(super) fn what_helps(source: &dyn Source, given: &Arguments) -> Result<Answe
     let part = source.part(&source.host(host, vm, span)?, span)?;
     let vm = vm.map(|vm| part.vm(vm)).transpose()?;
     let found = losses(&part, vm);
-    let mut about = about(source, &part);
-    about.extend(vm.map(|vm| ("vm".to_owned(), vm.into())));
+    let about = about(source, &part, vm);
     let first = found.first().map(|finding| {
         let vm = place(finding).map(|(_, vm)| vm);
         let mut arguments = arguments(source, &part, vm.as_deref());

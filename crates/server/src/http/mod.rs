@@ -3,6 +3,7 @@
 mod access;
 mod findings;
 mod fleet;
+mod mcp;
 mod page;
 mod profiles;
 mod queries;
@@ -59,7 +60,9 @@ pub(crate) type Shared = State<Arc<Server>>;
 pub(crate) fn router(server: Arc<Server>) -> Router {
     let (router, description) = described();
     let description = Json(description);
+    let api = router.clone().with_state(Arc::clone(&server));
     router
+        .route("/mcp", mcp::route(api))
         .route("/openapi.json", axum::routing::get(async move || description.clone()))
         .merge(page::router())
         .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "there is no such path"))
