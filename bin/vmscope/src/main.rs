@@ -41,6 +41,7 @@ Record and look:
   ask       Put a question to a recording, a trace or a server
   mcp       Let an assistant put these questions (Model Context Protocol)
   trace     Trace a command, and show what it waited for
+  ci        Say whether a change made a job slower
   doctor    Check whether this host can be recorded
 
 Fleet:
@@ -79,6 +80,7 @@ enum Command {
     Meter(commands::meter::Args),
     Export(commands::export::Args),
     Top(commands::top::Args),
+    Ci(commands::ci::Args),
     Doctor(commands::doctor::Args),
     Trace(commands::trace::Args),
     /// Write man pages and shell completions into a folder
@@ -115,6 +117,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Meter(args) => commands::meter::run(&args),
         Command::Export(args) => commands::export::run(&args),
         Command::Top(args) => commands::top::run(&args),
+        Command::Ci(args) => commands::ci::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Trace(args) => commands::trace::run(&args),
         Command::Agent(args) => commands::agent::run(&args),

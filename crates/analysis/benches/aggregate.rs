@@ -124,6 +124,7 @@ fn image(tables: &mut Tables, owner: Owner, kind: ImageKind, pid: u32, path: &st
         cr3,
         kernel_stack: None,
         kernel_thread: None,
+        of_command: None,
         start: None,
         end: None,
     });

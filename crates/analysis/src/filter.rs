@@ -61,13 +61,16 @@ impl<'r> Filter<'r> {
 
     /// Whether the process is one that was requested.
     pub(crate) fn admits_process(&mut self, process: ProcessRef) -> bool {
-        let Some(filter) = self.selection.process() else {
+        let of_command = self.selection.is_of_command();
+        let filter = self.selection.process();
+        if filter.is_none() && !of_command {
             return true;
-        };
+        }
         let namer = Namer::new(self.resolver);
         *self.processes.entry(process).or_insert_with(|| {
             let (name, pid) = namer.process(process);
-            filter.matches(&name, pid)
+            filter.is_none_or(|filter| filter.matches(&name, pid))
+                && (!of_command || is_of_command(self.resolver, process))
         })
     }
 
@@ -82,6 +85,11 @@ impl<'r> Filter<'r> {
         let row = self.resolver.tables().vcpus.get(vcpu.vcpu.index());
         row.is_some_and(|row| Some(row.number) == self.selection.vcpu())
     }
+}
+
+fn is_of_command(resolver: &Resolver<'_>, process: ProcessRef) -> bool {
+    let ProcessRef::Image(image) = process else { return false };
+    resolver.tables().images.get(image.index()).is_some_and(|row| row.of_command == Some(true))
 }
 
 /// The host's view of a guest.

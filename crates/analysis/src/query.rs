@@ -39,6 +39,7 @@ pub struct Selection {
     vm: Option<VmId>,
     vcpu: Option<u32>,
     process: Option<ProcessFilter>,
+    of_command: bool,
 }
 
 /// Which samples a profile counts, and how it groups them.
@@ -108,7 +109,7 @@ impl Selection {
     /// Everything there is, host and guests.
     #[must_use]
     pub fn everything() -> Self {
-        Self { view: View::Unified, vm: None, vcpu: None, process: None }
+        Self { view: View::Unified, vm: None, vcpu: None, process: None, of_command: false }
     }
 
     /// Everything in the view.
@@ -140,7 +141,20 @@ impl Selection {
         if let (Some(vm), Some(vcpu)) = (vm, vcpu) {
             check_vcpu(tables, vm, vcpu)?;
         }
-        Ok(Self { view, vm, vcpu, process: process.map(ProcessFilter::new) })
+        let process = process.map(ProcessFilter::new);
+        Ok(Self { view, vm, vcpu, process, of_command: false })
+    }
+
+    /// Of that only the recording's COMMAND and its descendants on the host.
+    #[must_use]
+    pub fn of_command(self) -> Self {
+        Self { of_command: true, ..self }
+    }
+
+    /// Whether only the recording's COMMAND and its descendants are selected.
+    #[must_use]
+    pub fn is_of_command(&self) -> bool {
+        self.of_command
     }
 
     /// Whose point of view the profile takes.

@@ -88,6 +88,7 @@ fn kernel_thread(name: &str, stack: u32, start: u64, end: u64) -> Image {
         cr3: None,
         kernel_stack: Some(KernelStack(stack)),
         kernel_thread: None,
+        of_command: None,
         start: at(start),
         end: at(end),
     }

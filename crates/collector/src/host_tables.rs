@@ -109,6 +109,7 @@ pub(crate) fn add_processes(
         let row = &mut tables.images[image.index()];
         (row.start, row.end) = (process.start, process.end);
         row.kernel_thread = Some(process.is_kernel_thread);
+        row.of_command = Some(process.is_of_command);
         tables.threads.extend(process.threads.into_iter().map(|(tid, name)| Thread {
             image,
             tid: Tid(tid),
@@ -148,6 +149,7 @@ fn add_image(tables: &mut Tables, kind: ImageKind, pid: u32, name: String) -> Im
         cr3: None,
         kernel_stack: None,
         kernel_thread: None,
+        of_command: None,
         start: None,
         end: None,
     });

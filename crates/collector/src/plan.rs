@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use guest::Limits;
-use model::{Header, OffCpuSource, Trigger};
+use model::{Header, OffCpuSource, Pid, Trigger};
 use rustix::process::Signal;
 
 use crate::{Naming, Roots};
@@ -141,6 +141,10 @@ pub trait Control {
     fn interrupted(&self) -> bool;
     /// What to do next; queried several times a second, first when recording has begun.
     fn next(&mut self) -> Next;
+    /// The command's process on this host, once `next` has started it: its descendants are marked.
+    fn command(&self) -> Option<Pid> {
+        None
+    }
     /// Waits for this long, until `next` would say something new, or until one of `wake` is readable.
     fn wait(&mut self, at_most: Duration, wake: &[BorrowedFd<'_>]);
     /// Shows a step of the recording.

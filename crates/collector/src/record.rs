@@ -274,7 +274,11 @@ impl Recorder {
         let vms = self.session.vms().vms.iter().map(|vm| vm.name.clone()).collect();
         control.show(&Progress::Sampling { cpus: self.session.header().cpus.len(), vms });
         loop {
-            match control.next() {
+            let next = control.next();
+            if let Some(pid) = control.command() {
+                self.session.follow_command(pid);
+            }
+            match next {
                 Next::GoOn(at_most) => {
                     let interval = self.session.poll_interval().min(at_most);
                     control.wait(interval, &self.session.wake());

@@ -55,6 +55,12 @@ impl Running {
         Self { child, ended }
     }
 
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> model::Pid {
+        model::Pid(self.child.id())
+    }
+
     /// Whether it has ended by now.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))

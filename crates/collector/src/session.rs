@@ -139,6 +139,11 @@ impl Session {
         self.guests.set_symbol_store(store.to_owned());
     }
 
+    /// Marks this process and its descendants: `Image::of_command`.
+    pub(crate) fn follow_command(&mut self, pid: Pid) {
+        self.processes.follow_command(pid.0);
+    }
+
     /// Finds the VMs that run, and begins to ask their guests.
     pub(crate) fn find_vms(&mut self) {
         if self.kvm && !self.sources.knows_vcpus() {

@@ -21,6 +21,7 @@ mod pool;
 pub mod report;
 mod rows;
 mod rule;
+pub mod runs;
 mod season;
 mod series;
 mod step;

@@ -171,6 +171,7 @@ impl Merge<'_> {
             cr3: (cr3.base() != 0).then_some(cr3),
             kernel_stack: None,
             kernel_thread: None,
+            of_command: None,
             start: self.span.from,
             end: self.span.until,
         });
@@ -272,6 +273,7 @@ impl Merge<'_> {
                 cr3: None,
                 kernel_stack: Some(KernelStack::holding(GuestVirt(thread.stack))),
                 kernel_thread: None,
+                of_command: None,
                 start,
                 end,
             });
@@ -309,6 +311,7 @@ impl Merge<'_> {
             cr3: Some(cr3),
             kernel_stack: None,
             kernel_thread: None,
+            of_command: None,
             start,
             end,
         });

@@ -46,6 +46,8 @@ pub struct ProcessImage {
     pub mappings: Mappings,
     /// It is one of the kernel's own threads.
     pub is_kernel_thread: bool,
+    /// It is the process that `follow_command` named, or descends from it.
+    pub is_of_command: bool,
 }
 
 /// All images of the host from the scan on.
@@ -61,6 +63,7 @@ pub struct ProcessLog {
     /// When `kept` is counted anew.
     count_at: usize,
     left_out: u64,
+    command: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -89,6 +92,11 @@ impl ProcessLog {
             }
         }
         Ok(log)
+    }
+
+    /// Marks this process and its descendants. Its fork must not have been applied yet.
+    pub fn follow_command(&mut self, pid: u32) {
+        self.command = Some(pid);
     }
 
     /// Takes the next event. Events that the scan has already seen change nothing.
@@ -188,23 +196,28 @@ impl ProcessLog {
         }
         let parent = self.alive.get_mut(&parent).map(|live| &mut live.image);
         // Only the kernel's threads make others. A program that one of them starts becomes a process by its exec.
-        let (name, mappings, is_kernel_thread) = match parent {
-            Some(parent) => (parent.name.clone(), parent.mappings.fork(), parent.is_kernel_thread),
-            None => Default::default(),
-        };
-        let threads = BTreeMap::from([(tid, name.clone())]);
-        let (start, end) = (Some(time), None);
-        self.insert(ProcessImage { pid, name, start, end, threads, mappings, is_kernel_thread });
+        let mut image = ProcessImage { pid, start: Some(time), ..ProcessImage::default() };
+        if let Some(parent) = parent {
+            image.name.clone_from(&parent.name);
+            image.mappings = parent.mappings.fork();
+            image.is_kernel_thread = parent.is_kernel_thread;
+            image.is_of_command = parent.is_of_command;
+        }
+        image.is_of_command |= self.command == Some(pid);
+        image.threads.insert(tid, image.name.clone());
+        self.insert(image);
     }
 
     /// Exec ends all threads but one, which takes the process's id.
     fn exec(&mut self, pid: u32, name: String, time: HostNs) {
+        let is_of_command = self.alive.get(&pid).is_some_and(|live| live.image.is_of_command);
         self.close(pid, time);
         self.insert(ProcessImage {
             pid,
             threads: BTreeMap::from([(pid, name.clone())]),
             name,
             start: Some(time),
+            is_of_command,
             ..ProcessImage::default()
         });
     }
@@ -384,6 +397,25 @@ mod test {
             ],
             &["7 sh -..4  7=sh,9=worker"],
         );
+    }
+
+    #[test]
+    fn descendants_of_the_command_are_marked() {
+        let mut log = ProcessLog::default();
+        log.insert(ProcessImage { pid: 1, ..ProcessImage::default() });
+        log.follow_command(10);
+        let exec = |name: &str| EventKind::Comm { name: name.to_owned(), exec: true };
+        log.apply(event(5, 10, 10, EventKind::Fork { parent: 1 }));
+        log.apply(event(6, 10, 10, exec("make")));
+        log.apply(event(7, 11, 11, EventKind::Fork { parent: 10 }));
+        log.apply(event(8, 10, 10, EventKind::Exit));
+        log.apply(event(9, 12, 12, EventKind::Fork { parent: 11 }));
+        log.apply(event(10, 12, 12, exec("cc1")));
+        log.apply(event(11, 13, 13, EventKind::Fork { parent: 1 }));
+        let images = log.images(|_| true);
+        let marked = images.iter().filter(|image| image.is_of_command).map(|image| image.pid);
+        // Each of 10 and 12 has an image before its exec, and one from then on.
+        assert_eq!(marked.collect::<Vec<_>>(), [10, 10, 12, 11, 12]);
     }
 
     #[test]

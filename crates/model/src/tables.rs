@@ -320,6 +320,9 @@ pub struct Image {
     /// Whether it is one of the host kernel's own threads, by the kernel's word. `None`: a guest's, or in a recording of
     /// version 0.2 and before.
     pub kernel_thread: Option<bool>,
+    /// Whether it is the recording's COMMAND or descends from it, on the host. `None`: a guest's, or in a recording of
+    /// version 0.2 and before.
+    pub of_command: Option<bool>,
     /// Valid from; `None`: since before the recording.
     pub start: Option<HostNs>,
     /// Valid until; `None`: to after the recording.

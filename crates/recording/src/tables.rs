@@ -254,13 +254,14 @@ table! {
         end_ns: Option<HostNs> = image.end,
         guest_stack: Option<KernelStack> [added] = image.kernel_stack,
         kernel_thread: Option<bool> [added] = image.kernel_thread,
+        of_command: Option<bool> [added] = image.of_command,
     }
     read |row, columns| {
         check_id(*id, row)?;
         let (name, start, end) = (name.to_string(), *start_ns, *end_ns);
         let (cr3, kernel_stack, kernel_thread) = (*guest_cr3, *guest_stack, *kernel_thread);
-        let (owner, kind, pid) = (*vm, *kind, *pid);
-        Ok(Image { owner, kind, pid, name, cr3, kernel_stack, kernel_thread, start, end })
+        let (owner, kind, pid, of_command) = (*vm, *kind, *pid, *of_command);
+        Ok(Image { owner, kind, pid, name, cr3, kernel_stack, kernel_thread, of_command, start, end })
     }
 }
 
@@ -495,6 +496,7 @@ mod test {
             cr3: Some(Cr3::new(0x1000)),
             kernel_stack: Some(KernelStack(7)),
             kernel_thread: None,
+            of_command: None,
             start: Some(HostNs(1)),
             end: Some(HostNs(1)),
         };

@@ -1,4 +1,4 @@
-//! Typed tables and the reports they make up, and their renderers: text, CSV, JSON, HTML. It knows no product: a crate that
+//! Typed tables and the reports they make up, and their renderers: text, CSV, JSON, HTML, Markdown. It knows no product: a crate that
 //! finds something out has its own module `report`, which builds a `Report` of it.
 //!
 //! ```text
@@ -6,6 +6,7 @@
 //!                          facts    +--> CSV    RFC 4180, safe to open in a spreadsheet
 //!                          notes    +--> JSON   the documented objects
 //!                          tables   +--> HTML   fragments for a page
+//!                                   +--> Markdown for comments
 //! ```
 //!
 //! A report is built once. A `Column` says under which title people see it and under which keys CSV and JSON have it;
@@ -22,6 +23,7 @@ mod csv;
 mod format;
 mod html;
 mod json;
+mod markdown;
 mod report;
 mod table;
 mod text;
@@ -33,6 +35,7 @@ pub use format::{
 };
 pub use html::escape;
 pub use json::pretty;
+pub use markdown::{NO_MENTION, push_markdown};
 pub use report::{Fact, LISTED, Part, Report};
 pub use table::{Cell, Column, Row, Scale, Table, Unit};
 pub use text::{Keep, NAME_CHARS, Width, cut, indented, wrapped};

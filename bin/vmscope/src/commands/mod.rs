@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 pub(crate) mod agent;
 pub(crate) mod capacity;
+pub(crate) mod ci;
 pub(crate) mod correct;
 pub(crate) mod doctor;
 pub(crate) mod exits;

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -12,7 +12,7 @@ use collector::{
     CollectError, Collected, Control, Exits, GuestQuestions, Next, Plan, ProcessEvents, Progress,
     Roots, Sampling, SessionPlan,
 };
-use model::{Counter, OffCpuSource, Trigger};
+use model::{Counter, OffCpuSource, Pid, Trigger};
 use rustix::fs::{Access, access};
 use table::{clean, counted};
 
@@ -36,8 +36,8 @@ const EXAMPLE: &str = "Examples:
 /// Record a profile of this host and its guests.
 ///
 /// Samples every CPU until the duration is over, COMMAND ends or Ctrl-C is pressed; a second Ctrl-C ends vmscope at
-/// once and leaves the recording under DIR.partial. Each guest's kernel logs processes that start and end; the guest
-/// sends the names of its processes and functions before and after sampling. Needs root.
+/// once and leaves the recording under DIR.partial. Names in guests are read from their memory; a guest that runs
+/// vmscope-guest sends those of files that are not in it. Needs root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
@@ -47,18 +47,8 @@ pub(crate) struct Args {
     /// Duration, in seconds (or with a unit: 500ms, 2m)
     #[arg(short, long, value_name = "TIME", value_parser = duration_in_seconds)]
     duration: Option<Duration>,
-    /// Time between samples of a CPU: 100us to 100ms
-    #[arg(short, long, value_name = "TIME", default_value = "1ms", value_parser = period)]
-    period: Duration,
-    /// Source of the sampling interrupts
-    #[arg(long, value_enum, default_value_t = TriggerArg::CpuClock)]
-    trigger: TriggerArg,
-    /// Source of the times at which vCPUs lost and got their CPU
-    #[arg(long, alias = "edges", value_enum, value_name = "SOURCE", default_value_t = OffCpuSourceArg::Samples)]
-    offcpu_source: OffCpuSourceArg,
-    /// Count VM exits by vCPU and reason; costs about 100 instructions per exit
-    #[arg(long)]
-    exits: bool,
+    #[command(flatten)]
+    sampling: SamplingArgs,
     /// Also trace events of tasks, CPUs, disks and locks, as trace record does. COMMAND starts once the probes are
     /// attached
     #[arg(long)]
@@ -72,6 +62,27 @@ pub(crate) struct Args {
     /// Free disk space at which --trace stops [default: 5 % of the disk, 1G at most]
     #[arg(long, value_name = "SIZE", requires = "trace", value_parser = cli::size)]
     min_free: Option<u64>,
+    /// Command to run. The recording ends when it exits, and passes its exit code on; a recording that ends first sends
+    /// it SIGTERM
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// What is sampled, and how often.
+#[derive(Debug, clap::Args)]
+pub(super) struct SamplingArgs {
+    /// Time between samples of a CPU: 100us to 100ms
+    #[arg(short, long, value_name = "TIME", default_value = "1ms", value_parser = period)]
+    period: Duration,
+    /// Source of the sampling interrupts
+    #[arg(long, value_enum, default_value_t = TriggerArg::CpuClock)]
+    trigger: TriggerArg,
+    /// Source of the times at which vCPUs lost and got their CPU
+    #[arg(long, alias = "edges", value_enum, value_name = "SOURCE", default_value_t = OffCpuSourceArg::Samples)]
+    offcpu_source: OffCpuSourceArg,
+    /// Count VM exits by vCPU and reason; costs about 100 instructions per exit
+    #[arg(long)]
+    exits: bool,
     /// Record call stacks: the host's by frame pointers, guests' by the unwind tables of their kernels and files
     #[arg(long, value_enum, value_name = "METHOD", num_args = 0..=1, default_missing_value = "on")]
     call_graph: Option<CallGraph>,
@@ -81,10 +92,6 @@ pub(crate) struct Args {
     /// Time limit of each step with a guest: connecting, its map, its symbols
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration_in_seconds)]
     guest_timeout: Duration,
-    /// Command to run. The recording ends when it exits, and passes its exit code on; a recording that ends first sends
-    /// it SIGTERM
-    #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -111,19 +118,38 @@ enum CallGraph {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let plan = plan(args)?;
+    let plan = plan(&args.output, &args.sampling)?;
     if let ([program, ..], []) = (args.command.as_slice(), args.vm.as_slice()) {
         check_program(program)?;
     }
     if args.trace {
         return run_with_trace(args, &plan);
     }
-    let mut end = End::new(args)?;
+    let mut run = Run::new(args.duration, &args.output, "vmscope report")?;
+    let mut end = End::new(&mut run, &args.command);
     let collected = collector::record(&plan, &mut end);
     let code = end.end_command()?;
     let collected = collected?;
     summarize(&collected, &args.output);
     Ok(code)
+}
+
+/// Records one of several runs of a command. How it ended; `None`: the recording ended first, by a signal.
+pub(super) fn record_run(
+    run: &mut Run,
+    output: &Path,
+    sampling: &SamplingArgs,
+    command: &[String],
+) -> anyhow::Result<(Collected, Option<ExitStatus>)> {
+    let plan = plan(output, sampling)?;
+    check_program(&command[0])?;
+    let mut end = End { is_quiet: true, ..End::new(run, command) };
+    let collected = collector::record(&plan, &mut end);
+    let status = match end.finish_command()? {
+        Some(Ended::Itself(status)) => Some(status),
+        Some(Ended::WithRecording(_)) | None => None,
+    };
+    Ok((collected?, status))
 }
 
 /// Says that a command can't be executed before guests are queried, which takes a while.
@@ -153,9 +179,9 @@ fn run_with_trace(args: &Args, plan: &Plan) -> anyhow::Result<ExitCode> {
     Ok(end.finish(&traced, &args.output))
 }
 
-fn plan(args: &Args) -> anyhow::Result<Plan> {
-    if args.output.exists() {
-        let shown = args.output.display();
+fn plan(output: &Path, args: &SamplingArgs) -> anyhow::Result<Plan> {
+    if output.exists() {
+        let shown = output.display();
         return Err(Usage(format!("{shown} exists already: choose another name with -o")).into());
     }
     check_pid_namespace()?;
@@ -189,7 +215,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         hostname: None,
     };
     Ok(Plan {
-        output: args.output.clone(),
+        output: output.to_owned(),
         session,
         guest_maps: args.guest_map.clone(),
         symbol_store: symbols::Store::default_path(),
@@ -208,25 +234,32 @@ pub(crate) fn check_pid_namespace() -> Result<(), Usage> {
 
 /// When recording ends: signal, time, or the command's end. Time and command begin when first queried.
 struct End<'a> {
-    args: &'a Args,
-    run: Run,
-    command: Option<std::io::Result<Running>>,
+    command: &'a [String],
+    run: &'a mut Run,
+    running: Option<std::io::Result<Running>>,
+    /// Only what concerns the user's waiting is shown.
+    is_quiet: bool,
 }
 
 impl<'a> End<'a> {
-    fn new(args: &'a Args) -> anyhow::Result<Self> {
-        let run = Run::new(args.duration, &args.output, "vmscope report")?;
-        Ok(Self { args, run, command: None })
+    fn new(run: &'a mut Run, command: &'a [String]) -> Self {
+        Self { command, run, running: None, is_quiet: false }
     }
 
-    /// Ends a command that outlived the recording. Returns the exit code to pass on: the command's if it ended by itself.
-    fn end_command(self) -> anyhow::Result<ExitCode> {
-        let Some(command) = self.command else { return Ok(ExitCode::SUCCESS) };
-        let program = self.args.command[0].clone();
-        let name = &self.args.command[0];
-        let running = command.map_err(|source| CollectError::Command { program, source })?;
+    /// Ends a command that outlived the recording. How it ended; `None`: there is none.
+    fn finish_command(&mut self) -> Result<Option<Ended>, CollectError> {
+        let Some(running) = self.running.take() else { return Ok(None) };
+        let program = self.command[0].clone();
+        let running = running.map_err(|source| CollectError::Command { program, source })?;
+        Ok(Some(running.finish(Path::new("/proc"))))
+    }
+
+    /// As `finish_command`. Returns the exit code to pass on: the command's if it ended by itself.
+    fn end_command(mut self) -> anyhow::Result<ExitCode> {
+        let Some(ended) = self.finish_command()? else { return Ok(ExitCode::SUCCESS) };
+        let name = &self.command[0];
         let signal = self.run.signal();
-        match running.finish(Path::new("/proc")) {
+        match ended {
             Ended::Itself(status) => {
                 if !status.success() {
                     say!("note: {name} ended with {status}");
@@ -262,11 +295,11 @@ impl Control for End<'_> {
         if self.run.take_signal().is_some() {
             return Next::Finish;
         }
-        if let (None, [program, arguments @ ..]) = (&self.command, self.args.command.as_slice()) {
-            self.command = Some(Command::new(program).args(arguments).spawn().map(Running::new));
+        if let (None, [program, arguments @ ..]) = (&self.running, self.command) {
+            self.running = Some(Command::new(program).args(arguments).spawn().map(Running::new));
         }
         let left = self.run.left(Instant::now());
-        match self.command.as_mut().map(|command| command.as_mut().map(Running::has_ended)) {
+        match self.running.as_mut().map(|running| running.as_mut().map(Running::has_ended)) {
             Some(Err(_)) => Next::Discard,
             Some(Ok(true)) => Next::Finish,
             Some(Ok(false)) | None if left.is_zero() => Next::Finish,
@@ -274,8 +307,13 @@ impl Control for End<'_> {
         }
     }
 
+    fn command(&self) -> Option<Pid> {
+        let running = self.running.as_ref()?.as_ref().ok()?;
+        Some(running.pid())
+    }
+
     fn wait(&mut self, at_most: Duration, wake: &[BorrowedFd<'_>]) {
-        let ended = self.command.iter().flatten().filter_map(Running::end);
+        let ended = self.running.iter().flatten().filter_map(Running::end);
         let wake: Vec<_> = wake.iter().copied().chain(ended).collect();
         self.run.wait(at_most, &wake);
     }
@@ -284,6 +322,7 @@ impl Control for End<'_> {
     fn show(&mut self, progress: &Progress) {
         let terminal = std::io::stderr().is_terminal();
         match progress {
+            _ if self.is_quiet => {}
             Progress::Sampling { cpus, vms } => {
                 let vms = match vms.as_slice() {
                     [] => "; no VM runs".to_owned(),

@@ -4,7 +4,7 @@ mod compare;
 mod export;
 mod open_trace;
 mod paired_recording;
-mod progress;
+pub(super) mod progress;
 mod record;
 mod report;
 

@@ -170,6 +170,7 @@ fn tables() -> Tables {
         cr3: None,
         kernel_stack: None,
         kernel_thread: None,
+        of_command: None,
         start: None,
         end: None,
     };

@@ -267,6 +267,7 @@ fn image([of, kind, pid, name, cr3, range]: [&str; 6]) -> Image {
         cr3: (cr3 != "-").then(|| Cr3::new(hex(cr3))),
         kernel_stack: None,
         kernel_thread: None,
+        of_command: None,
         start: at(start),
         end: at(end),
     }

@@ -181,6 +181,7 @@ fn tables(names: &[String; 7]) -> Tables {
         cr3: None,
         kernel_stack: None,
         kernel_thread: None,
+        of_command: None,
         start: None,
         end: None,
     };

@@ -274,6 +274,7 @@ impl Wild {
             cr3: self.maybe(|wild| Cr3::new(wild.u64())),
             kernel_stack: self.kernel_stack(),
             kernel_thread: self.maybe(|wild| wild.below(2) == 1),
+            of_command: self.maybe(|wild| wild.below(2) == 1),
             start: self.maybe(|wild| HostNs(wild.time())),
             end: self.maybe(|wild| HostNs(wild.time())),
         }
@@ -532,6 +533,7 @@ fn small_tables() -> Tables {
         cr3,
         kernel_stack: None,
         kernel_thread: None,
+        of_command: None,
         start: None,
         end: Some(HostNs(5_002_000_000)),
     };
@@ -593,6 +595,7 @@ fn small_tables() -> Tables {
             Image {
                 kernel_stack: Some(KernelStack(0x2400_004b)),
                 kernel_thread: None,
+                of_command: None,
                 ..image(Owner::Vm(vm2), ImageKind::Process, 12, "[ksoftirqd/0]", None)
             },
         ],

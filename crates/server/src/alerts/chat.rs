@@ -4,6 +4,7 @@
 //! Where a form has plain text, that is used; elsewhere each mark is escaped.
 
 use serde_json::{Value, json};
+use table::{NO_MENTION, push_markdown};
 
 use super::Alert;
 use super::webhook::Event;
@@ -103,7 +104,7 @@ fn teams(text: &str, link: Option<&str>) -> Value {
 fn with_link(text: &str, link: Option<&str>, most: usize) -> String {
     let link = link.map(|link| format!("\n<{link}>")).unwrap_or_default();
     let left = most.saturating_sub(link.encode_utf16().count());
-    cut(text, left, markdown) + &link
+    cut(text, left, push_markdown) + &link
 }
 
 /// Each character as it is to be written, up to a length; no escape is cut in two.
@@ -125,9 +126,6 @@ fn cut(text: &str, most: usize, escape: impl Fn(char, &mut String)) -> String {
     all
 }
 
-/// No name after it is one to notify.
-const NO_MENTION: &str = "@\u{200b}";
-
 fn as_it_is(character: char, out: &mut String) {
     match character {
         '@' => out.push_str(NO_MENTION),
@@ -142,14 +140,6 @@ fn entity(character: char, out: &mut String) {
         '>' => out.push_str("&gt;"),
         _ => as_it_is(character, out),
     }
-}
-
-/// A backslash before punctuation makes it a character like others (CommonMark 2.4; Discord's is alike).
-fn markdown(character: char, out: &mut String) {
-    if character.is_ascii_punctuation() && !"/,%.'\"".contains(character) {
-        out.push('\\');
-    }
-    as_it_is(character, out);
 }
 
 #[cfg(test)]
@@ -233,8 +223,8 @@ mod test {
     fn no_escape_is_cut_in_two() {
         assert_eq!(cut("a&b", 7, entity), "a&amp;b");
         assert_eq!(cut("a&bc", 7, entity), "a...");
-        assert_eq!(cut("abcd", 4, markdown), "abcd");
-        assert_eq!(cut("abcde", 4, markdown), "a...");
-        assert_eq!(cut("**", 3, markdown), "...");
+        assert_eq!(cut("abcd", 4, push_markdown), "abcd");
+        assert_eq!(cut("abcde", 4, push_markdown), "a...");
+        assert_eq!(cut("**", 3, push_markdown), "...");
     }
 }

@@ -13,14 +13,14 @@ const NEXT: Duration = Duration::from_millis(500);
 
 /// Prints until it is dropped; the line is erased then.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     done: Arc<AtomicU64>,
     printer: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Progress {
     /// `whole` is what `advance` adds up to in the end; 0: not known.
-    pub(super) fn start(what: &'static str, whole: u64) -> Self {
+    pub(crate) fn start(what: &'static str, whole: u64) -> Self {
         let done = Arc::new(AtomicU64::new(0));
         let so_far = Arc::clone(&done);
         let is_terminal = std::io::stderr().is_terminal();
@@ -48,7 +48,7 @@ impl Progress {
     }
 
     /// Counts `by` as done.
-    pub(super) fn advance(&self, by: usize) {
+    pub(crate) fn advance(&self, by: usize) {
         self.done.fetch_add(by as u64, Ordering::Relaxed);
     }
 }
