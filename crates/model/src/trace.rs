@@ -240,6 +240,8 @@ pub struct TracedCommand {
     /// Its first task.
     pub task: Tid,
     pub words: Vec<String>,
+    /// Its program ran already when the trace began.
+    pub before: bool,
     /// Its exit code; `None` when it was still running at the end.
     pub exit_code: Option<i32>,
 }

@@ -234,6 +234,7 @@ pub(crate) fn tables() -> TraceTables {
             machine: MachineId::HOST,
             task: Tid(100),
             words: ["make", "all"].map(str::to_owned).into(),
+            before: false,
             exit_code: Some(0),
         }),
     }

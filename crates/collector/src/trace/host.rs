@@ -13,6 +13,8 @@ use crate::Roots;
 
 /// Different kernel stacks that are kept, and user stacks. Builds and data bases have some thousand.
 const STACKS: u32 = 1 << 14;
+/// The same of kernel stacks where the recorder may go on for days: none is forgotten.
+const FLIGHT_STACKS: u32 = 1 << 16;
 
 /// The host: its probes, its tasks, its functions' names.
 #[derive(Debug)]
@@ -55,7 +57,7 @@ impl Host {
         let mut tracer = Tracer::load(&Options {
             cpus: cpus.clone(),
             slots_per_cpu: u32::try_from(slots).unwrap_or(u32::MAX),
-            stacks: STACKS,
+            stacks: if plan.flight.is_some() { FLIGHT_STACKS } else { STACKS },
             user_stacks: if plan.user_stacks { STACKS } else { 0 },
             filter: filter(scope)?,
             // The recorder's own work is part of what the CPUs did: shown under its name, not as unknown. A look's

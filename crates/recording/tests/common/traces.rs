@@ -58,6 +58,7 @@ impl Wild {
                 machine: MachineId(wild.below(n)),
                 task: Tid(wild.u32()),
                 words: (0..wild.below(4)).map(|_| wild.text()).collect(),
+                before: false,
                 exit_code: wild.maybe(|wild| wild.u32().cast_signed()),
             }),
             machines,
@@ -324,6 +325,7 @@ pub(crate) fn small_tables() -> TraceTables {
             machine: MachineId::HOST,
             task: Tid(41),
             words: vec!["make".into(), "-j2".into()],
+            before: false,
             exit_code: Some(2),
         }),
     }

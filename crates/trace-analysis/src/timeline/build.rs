@@ -170,7 +170,7 @@ impl<'a> Builder<'a> {
             tasks: Tasks::new(there, &vcpus(tables, machine), scope.begin),
             cpus: scope.cpus.iter().map(|number| TrackedCpu::new(*number, scope.begin)).collect(),
             disks: Disks::new(tables, machine),
-            held: command.map(|command| command.task),
+            held: command.filter(|it| !it.before).map(|command| command.task),
             calls: CallCounts::default(),
             evidence,
             problems,

@@ -104,6 +104,55 @@ pub(crate) fn a_command_alone_is_traced_by_events_of_its_own() {
     assert!(missing(&machine), "{machine}");
 }
 
+/// `--flight`: a trace that begins in the middle has the tasks of its begin, and all figures hold as in others. Programs whose
+/// numbers count up are the witness: the last one is in the trace, the first is not, and what SIGUSR1 wrote is of before.
+pub(crate) fn a_flight_recorder_keeps_the_last_seconds() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "
+        vmscope trace record -o last --flight 1 -- sh -c '
+            for i in $(seq 40); do cp /bin/sleep p$i; ./p$i 0.1; done'
+        vmscope trace record -o small --flight 60 --flight-memory 1M -- sh -c '
+            for i in $(seq 3); do cp /bin/sleep q$i; done
+            ./q1 0.1; dd if=/dev/zero of=/dev/null bs=1 count=400000 2>/dev/null; ./q2 0.1; ./q3 0.1'
+        vmscope trace record -o asked --flight 60 2>said.txt &
+        recorder=$!
+        until [ -s said.txt ]; do sleep 0.1; done
+        ./q1 0.2
+        kill -USR1 $recorder
+        until grep -q asked.1: said.txt; do sleep 0.1; done
+        ./q2 0.2
+        kill -INT $recorder
+        wait $recorder";
+    let ran = in_testbed("trace", folder.path(), &format!("set -e\n{script}")).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let report_of = |name: &str| report(&folder.path().join(name), "process", &["--all"]);
+    let names = |report: &Value| -> Vec<String> {
+        let rows = report["processes"].as_array().unwrap();
+        rows.iter().map(|row| text(row, "name").to_owned()).collect()
+    };
+    let has = |report: &Value, name: &str| names(report).iter().any(|other| other == name);
+    for name in ["last", "small", "asked", "asked.1"] {
+        let report = report_of(name);
+        check_sums(&folder.path().join(name));
+        assert_eq!(report["machine"]["lost"], serde_json::json!([]), "{name}");
+        // No task is one that only an event shows: the tasks of the begin are all there.
+        let unnamed = names(&report).into_iter().filter(|name| name.starts_with('['));
+        let is_number = |name: &String| name[1..].trim_end_matches(']').parse::<u32>().is_ok();
+        assert_eq!(unnamed.filter(is_number).count(), 0, "{name}");
+    }
+    let last = report_of("last");
+    assert!(has(&last, "p40") && !has(&last, "p1"), "{:?}", names(&last));
+    assert_eq!(last["trace"]["duration_ns"], 1_000_000_000_u64);
+    // The shell is the command, and began its program before.
+    assert_eq!((&last["command"]["exit_code"], has(&last, "sh")), (&0.into(), true));
+    let small = report_of("small");
+    assert!(has(&small, "q3") && !has(&small, "q1"), "{:?}", names(&small));
+    assert!(small["trace"]["notes"].to_string().contains("--flight-memory"), "{small}");
+    let (before, all) = (report_of("asked.1"), report_of("asked"));
+    assert!(has(&before, "q1") && !has(&before, "q2"), "{:?}", names(&before));
+    assert!(has(&all, "q1") && has(&all, "q2"), "{:?}", names(&all));
+}
+
 /// `sleeper` sleeps in two functions, and says for how long by its own clock.
 fn stacks() -> String {
     "vmscope trace record --user-stacks -o where -- sleeper 60 20 40 >said.txt".to_owned()

@@ -146,7 +146,13 @@ impl Random {
         let tasks = (0..4).map(|tid| task(tid, self.below(2) == 0)).collect();
         let task = Tid(u32::try_from(self.below(6)).unwrap());
         let machine_id = MachineId::HOST;
-        let command = TracedCommand { machine: machine_id, task, words: vec![], exit_code: None };
+        let command = TracedCommand {
+            machine: machine_id,
+            task,
+            words: vec![],
+            before: false,
+            exit_code: None,
+        };
         let command = (self.below(2) == 0).then_some(command);
         TraceTables { machines: vec![machine], tasks, command, ..TraceTables::default() }
     }
