@@ -193,6 +193,7 @@ impl TracedMachine {
         tables.machines.push(self.row());
         tables.tasks.extend(found.tasks);
         tables.stacks.extend(found.stacks.into_iter().map(|(stack, names)| (id, stack, names)));
+        tables.files.extend(found.files);
         tables.disks.extend(found.disks.into_iter().map(|(dev, name)| (id, dev, name)));
     }
 }

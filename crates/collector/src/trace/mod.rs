@@ -17,6 +17,7 @@
 mod checkpoints;
 mod command;
 mod disk_space;
+mod file_names;
 mod flight;
 mod guest;
 mod held_tasks;

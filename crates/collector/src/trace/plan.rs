@@ -26,6 +26,8 @@ pub struct TracePlan {
     pub guest_path: GuestPath,
     /// Where programs of the host were when they fell asleep, by frame pointers.
     pub user_stacks: bool,
+    /// Which files and sockets the host's system calls, cached pages, locks and requests to disks are of.
+    pub files: bool,
     /// Bytes that stay free where the trace is written: with less the trace ends. `None`: 5 % of the file system, or
     /// 1 GiB where that is less.
     pub min_free: Option<u64>,

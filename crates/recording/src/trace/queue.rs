@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use model::{HostNs, MachineId, TraceEvent};
 
-use super::record::{Before, EVENT_BYTES, decode, encode};
 use super::TraceSpool;
+use super::record::{Before, EVENT_BYTES, decode, encode};
 use crate::error::Error;
 use crate::spool::Place;
 

@@ -68,6 +68,9 @@ pub(crate) struct Args {
     /// Record user call stacks of this host's tasks at each sleep, by frame pointers
     #[arg(long)]
     user_stacks: bool,
+    /// Record which files and sockets of this host system calls, the page cache, inode locks and disks work for
+    #[arg(long)]
+    files: bool,
     /// Trace only COMMAND and its descendants
     #[arg(long, conflicts_with_all = ["follow", "cgroup"], requires = "command")]
     only_command: bool,
@@ -128,6 +131,7 @@ pub(crate) fn host_plan(
         vms: vms.to_vec(),
         guest_path: GuestPath::Memory,
         user_stacks: false,
+        files: false,
         min_free,
         flight: None,
         command: command.to_vec(),
@@ -177,6 +181,7 @@ fn plan(args: &Args) -> anyhow::Result<TracePlan> {
             _ => GuestPath::Link,
         },
         user_stacks: args.user_stacks,
+        files: args.files,
         min_free: args.min_free,
         flight: args.flight.map(|keep| Flight { keep, bytes: args.flight_memory }),
         command: args.command.clone(),

@@ -211,6 +211,12 @@ impl<'a> Disks<'a> {
         }
     }
 
+    /// Who made the request that is under way, if that is known, and what it does.
+    pub(super) fn under_way(&self, request: u64) -> Option<(Option<TaskId>, BlockOp)> {
+        let live = self.live.get(&request)?;
+        Some((live.maker.map(|(id, _)| id), live.op))
+    }
+
     /// Counts from here on.
     pub(super) fn restart(&mut self) {
         for tracked in &mut self.rows {
