@@ -24,13 +24,27 @@ struct file_key {
 	__u32 device;
 	__u32 generation;
 	__u64 hash; /* not 0 */
+	__u32 mode;
 };
+
+#define S_IFMT 0170000
+#define S_IFREG 0100000
+#define S_IFDIR 0040000
+#define S_IFBLK 0060000
+#define S_IFSOCK 0140000
 
 static __always_inline void file_key_of(struct file_key *key, struct inode___files *inode)
 {
-	key->inode = BPF_CORE_READ(inode, i_ino);
-	key->device = BPF_CORE_READ(inode, i_sb, s_dev);
-	key->generation = BPF_CORE_READ(inode, i_generation);
+	key->mode = BPF_CORE_READ(inode, i_mode);
+	key->inode = key->generation = 0;
+	/* A disk has a node in /dev, and another inode that holds its cached blocks. */
+	if ((key->mode & S_IFMT) == S_IFBLK) {
+		key->device = BPF_CORE_READ(inode, i_rdev);
+	} else {
+		key->inode = BPF_CORE_READ(inode, i_ino);
+		key->device = BPF_CORE_READ(inode, i_sb, s_dev);
+		key->generation = BPF_CORE_READ(inode, i_generation);
+	}
 	key->hash = (key->inode ^ (__u64)key->device << 40 ^ (__u64)key->generation << 32) * 0x9e3779b97f4a7c15ULL;
 	key->hash = (key->hash ^ key->hash >> 29) | 1;
 }
@@ -71,7 +85,7 @@ static __always_inline void store_path(struct trace_file *row, struct dentry___f
 /* The file's name may be seen first when it is opened: others use it by its inode. */
 static __always_inline void name_file(struct trace_file *row, struct inode___files *inode, struct dentry___files *dentry)
 {
-	if (row->is_named)
+	if (row->is_named || (row->mode & S_IFMT) == S_IFBLK)
 		return;
 	if (!dentry)
 		dentry = dentry_of(inode);
@@ -102,7 +116,7 @@ static __always_inline __u32 file_number(struct inode___files *inode, struct den
 		row->inode = key.inode;
 		row->device = key.device;
 		row->generation = key.generation;
-		row->mode = BPF_CORE_READ(inode, i_mode);
+		row->mode = key.mode;
 		row->links = BPF_CORE_READ(inode, i_nlink);
 		name_file(row, inode, dentry);
 		return index + 1;
@@ -112,11 +126,6 @@ static __always_inline __u32 file_number(struct inode___files *inode, struct den
 
 /* System calls. */
 
-#define S_IFMT 0170000
-#define S_IFREG 0100000
-#define S_IFDIR 0040000
-#define S_IFBLK 0060000
-#define S_IFSOCK 0140000
 #define AF_INET 2
 #define AF_INET6 10
 

@@ -126,6 +126,7 @@ struct inode___files {
 	__u16 i_mode;
 	struct super_block___files *i_sb;
 	unsigned long i_ino;
+	__u32 i_rdev;
 	__u32 i_nlink;
 	struct rw_semaphore i_rwsem;
 	struct hlist_head i_dentry;

@@ -87,8 +87,8 @@ _Static_assert(sizeof(struct user_stack) == 280, "no hidden padding");
 #define TRACE_NAME_BYTES 256
 struct trace_file {
 	__u64 hash; /* 0: a free row. Written first: the rest follows while the trace goes on */
-	__u64 inode;
-	__u32 device;
+	__u64 inode; /* 0 of a disk */
+	__u32 device; /* of a disk: itself */
 	__u32 generation;
 	__u32 mode;
 	__u32 links; /* when it was stored; 0: it was deleted */

@@ -237,8 +237,9 @@ pub struct TraceFile {
     pub machine: MachineId,
     /// The number by which events name it. A file may have several.
     pub number: u32,
-    /// Its file system (the kernel's `dev_t`: major << 20 | minor).
+    /// Its file system, or the disk that it is (the kernel's `dev_t`: major << 20 | minor).
     pub device: u32,
+    /// 0 of a disk.
     pub inode: u64,
     /// Tells it from others that had its inode number.
     pub generation: u32,

@@ -173,6 +173,7 @@ pub fn label(file: Option<&TraceFile>) -> String {
         Some(path) if file.links == 0 => format!("{path} (deleted)"),
         Some(path) if file.kind == FileKind::Folder => format!("{}/", path.trim_end_matches('/')),
         Some(path) => path.clone(),
+        None if file.kind == FileKind::BlockDevice => format!("[blocks of disk {major}:{minor}]"),
         None => format!("[unknown: no name: inode {} of {major}:{minor}]", file.inode),
     }
 }

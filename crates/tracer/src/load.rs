@@ -14,7 +14,8 @@ use crate::family::{Followed, threads};
 use crate::files::{FILE_BYTES, StoredFiles};
 use crate::local::LocalRings;
 use crate::probes::{
-    CALLS_OF_ALL, Links, Missing, attach, attach_by_task, error_chain, load, load_by_task, missed,
+    CALLS_OF_ALL, Links, Missing, OF_FILES, attach, attach_by_task, error_chain, load,
+    load_by_task, missed,
 };
 use crate::ring::Consumer;
 use crate::slots::{KINDS, RING_BYTES, RingId, SLOT_BYTES, lost_events};
@@ -127,7 +128,7 @@ impl Tracer {
         let mut bpf =
             load_object(&btf, config(options, &sizes, base_ns, event_types), options, &sizes)?;
         let mut missing = Vec::new();
-        load(&mut bpf, &btf, &mut missing);
+        load(&mut bpf, &btf, |name| 0 < options.files || name != OF_FILES, &mut missing);
         if event_types.is_some() {
             load_by_task(&mut bpf, &btf);
         }

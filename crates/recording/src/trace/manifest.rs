@@ -11,7 +11,7 @@ use crate::error::{Error, Folder};
 use crate::manifest::{Files, Format, Kind, NoteJson};
 
 /// The format of traces this program writes, and the newest it reads.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 const TRACE: Format =
     Format { folder: Folder::Trace, name: "vmscope-trace", version: FORMAT_VERSION };

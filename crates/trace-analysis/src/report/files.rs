@@ -198,13 +198,16 @@ pub(super) fn network(context: &Context<'_>) -> Table {
         size("received"),
         Column::json_only("receives"),
         Column::json_only("received_bytes"),
+        Column::number("asleep\nin it, ms").scale(Scale::Ms).json("wait_ns"),
+        Column::json_only("waits"),
         size("local:\nsent"),
         Column::json_only("local_sent_bytes"),
         size("received"),
         Column::json_only("local_received_bytes"),
+        Column::number("asleep\nin it, ms").scale(Scale::Ms).json("local_wait_ns"),
     ];
-    let mut table =
-        Table::new("Bytes that system calls sent and received by sockets, in MB", columns);
+    let title = "System calls of sockets: bytes in MB; network: IP";
+    let mut table = Table::new(title, columns);
     let mb = |bytes: u64| Cell::Real(bytes as f64 / 1e6);
     for (id, SocketUse { network, local }) in limited(&rows, context.limit) {
         table.row([
@@ -216,10 +219,13 @@ pub(super) fn network(context: &Context<'_>) -> Table {
             mb(network.received.bytes),
             network.received.calls.into(),
             Cell::bytes(network.received.bytes),
+            Cell::ns(network.waits.ns),
+            network.waits.count.into(),
             mb(local.sent.bytes),
             Cell::bytes(local.sent.bytes),
             mb(local.received.bytes),
             Cell::bytes(local.received.bytes),
+            Cell::ns(local.waits.ns),
         ]);
     }
     note_cut(&mut table, rows.len(), "task");

@@ -339,8 +339,8 @@ impl Builder<'_> {
     }
 
     fn block_complete(&mut self, row: usize, request: u64, bytes: u32) {
-        if let Some((maker, op)) = self.disks.under_way(request) {
-            self.files.complete(request, bytes, maker, op);
+        if let Some(under_way) = self.disks.under_way(request, &self.tasks) {
+            self.files.complete(request, bytes, &under_way);
         }
         let done = self.disks.complete(request, bytes, self.now, &mut self.tasks);
         match done {

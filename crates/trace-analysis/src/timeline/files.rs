@@ -34,6 +34,8 @@ pub struct SocketUse {
 pub struct Traffic {
     pub sent: Transfer,
     pub received: Transfer,
+    /// Sleeps in system calls of the sockets. Who waits in poll or epoll is not among them.
+    pub waits: Waits,
 }
 
 /// What a task did with a file.
@@ -128,6 +130,7 @@ impl Traffic {
     fn merge(&mut self, other: &Self) {
         self.sent.merge(&other.sent);
         self.received.merge(&other.received);
+        self.waits.merge(&other.waits);
     }
 }
 

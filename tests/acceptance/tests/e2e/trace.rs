@@ -163,11 +163,12 @@ pub(crate) fn a_flight_recorder_keeps_the_last_seconds() {
 const FILES: &str = "
     dd if=/dev/zero of=/disk/known bs=4096 count=512 conv=fsync 2>/dev/null
     sync; echo 3 >/proc/sys/vm/drop_caches
+    exec 3>/disk/gone; rm /disk/gone
     vmscope trace record --files --buffer 16M -o files -- sh -c '
         dd if=/disk/known of=/disk/copy bs=4096 count=512 conv=fsync 2>/dev/null
         dd if=/disk/known of=/dev/null bs=4096 2>/dev/null
         dd if=/disk/known of=/disk/direct bs=64k count=8 oflag=direct 2>/dev/null
-        exec 3>/disk/gone; rm /disk/gone; dd if=/dev/zero bs=1000 count=3 2>/dev/null >&3
+        dd if=/dev/zero bs=1000 count=3 2>/dev/null >&3
         n=$(printf \"/disk/a\\033[2Jb\\377\"); echo 12345 >\"$n\"; ln \"$n\" /disk/second; cat /disk/second
         waits 2 /disk inode'
     vmscope trace report files --view files --limit 0 --all >files.txt";
@@ -194,7 +195,10 @@ pub(crate) fn files_have_their_bytes_waits_and_requests() {
     // Read twice and in part a third time, from the disk once.
     let known = row("/disk/known");
     assert_eq!(number(known, "read_bytes"), 2 * BYTES + 8 * 65536);
-    assert_eq!((number(known, "pages_read_bytes"), number(known, "disk_read_bytes")), (BYTES, BYTES));
+    assert_eq!(
+        (number(known, "pages_read_bytes"), number(known, "disk_read_bytes")),
+        (BYTES, BYTES)
+    );
     assert!(BYTES + 8 * 65536 <= number(known, "cached_bytes"), "{known}");
     assert!(number(known, "cached_reads") < number(known, "reads"), "{known}");
     assert!(0 < number(known, "disk_wait_ns"), "{known}");
@@ -218,19 +222,25 @@ pub(crate) fn files_have_their_bytes_waits_and_requests() {
 
     // The folder's lock: waited for by those who make files in it, and held by them.
     let locks = command["files"]["locks"].as_array().unwrap();
-    let of_folder: Vec<_> = locks.iter().filter(|row| text(row, "file") == "/disk/inode/").collect();
+    let folder = rows.iter().find(|row| {
+        text(row, "kind") == "folder" && text(row, "file").starts_with("/disk/waits-inode-")
+    });
+    let folder = folder.unwrap();
+    let of_folder: Vec<_> =
+        locks.iter().filter(|row| text(row, "file") == text(folder, "file")).collect();
     let sum = |rows: &[&Value]| -> u64 { rows.iter().map(|row| number(row, "ns")).sum() };
     let is_known = |row: &&&Value| row["holder"].is_string();
     let held: Vec<&Value> = of_folder.iter().filter(is_known).copied().collect();
     assert!(held.iter().all(|row| text(row, "holder").starts_with("wait-inode (")), "{held:?}");
     assert!(sum(&of_folder) < 2 * sum(&held), "{} {}", sum(&of_folder), sum(&held));
-    assert_eq!(number(row("/disk/inode/"), "lock_wait_ns"), sum(&of_folder));
+    assert_eq!(number(folder, "lock_wait_ns"), sum(&of_folder));
     // As long as by the stacks of the sleeps, which leave out what was spun.
     let waits = view("waits", &["--process", "wait-inode"]);
     let details = waits["waits"]["details"].as_array().unwrap();
     let of_inodes = details.iter().filter(|row| text(row, "cause") == "inode lock");
     let by_stacks: u64 = of_inodes.map(|row| number(row, "ns")).sum();
-    let all: Vec<&Value> = locks.iter().filter(|row| text(row, "waiter").starts_with("wait-inode")).collect();
+    let all: Vec<&Value> =
+        locks.iter().filter(|row| text(row, "waiter").starts_with("wait-inode")).collect();
     assert!(by_stacks <= sum(&all), "{by_stacks} {}", sum(&all));
 
     // Metadata and journal are apart, and all requests are the disks'.
