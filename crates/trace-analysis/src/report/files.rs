@@ -60,7 +60,7 @@ pub(super) fn table(context: &Context<'_>) -> Table {
         Column::data("disk_waits"),
         time("lock").key("lock_wait_ns"),
         Column::data("lock_waits"),
-        time("other").spare().key("other_wait_ns"),
+        Column::data("other_wait_ns"),
         Column::data("other_waits"),
         size("disk:\nread").spare(),
         size("written").spare(),
