@@ -101,11 +101,14 @@ fn references_to_no_row_are_damage() {
     (tables.machines[1].lost, tables.machines[1].missing) = (host.lost, host.missing);
     tables.tasks[0].machine = vm;
     tables.disks[0].0 = vm;
+    tables.files[0].machine = vm;
     write(&foreign, &small_header(), &tables, &small_events());
     for table in &TRACE.tables[1..] {
         let path = dir.path().join(table);
-        let machines = small_tables().machines[..1].to_vec();
-        write(&path, &small_header(), &TraceTables { machines, ..TraceTables::default() }, &[]);
+        let TraceTables { machines, files, .. } = small_tables();
+        let machines = machines[..1].to_vec();
+        let own = TraceTables { machines, files, ..TraceTables::default() };
+        write(&path, &small_header(), &own, &[]);
         let row = if *table == "events.parquet" { "an event" } else { "a row" };
         TRACE.check_references(&path, &foreign, table, row);
     }

@@ -59,7 +59,7 @@ fn while_tracing() {
     assert_eq!(
         notes(&trace),
         [
-            "51 events read from the spools",
+            "56 events read from the spools",
             "its writer is still running or was killed; its tables are those of the last checkpoint: names may \
              be missing",
         ]

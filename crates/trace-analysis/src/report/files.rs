@@ -62,8 +62,7 @@ pub(super) fn table(context: &Context<'_>) -> Table {
         Column::data("lock_waits"),
         Column::data("other_wait_ns"),
         Column::data("other_waits"),
-        size("disk:\nread").spare(),
-        size("written").spare(),
+        size("disk\ndid").spare(),
         Column::data("requests"),
         Column::data("disk_read_bytes"),
         Column::data("disk_written_bytes"),
@@ -73,12 +72,12 @@ pub(super) fn table(context: &Context<'_>) -> Table {
         table.row(cells(row));
     }
     note_cut(&mut table, rows.len(), "file");
-    let of_disk = "disk: requests of all tasks, as the kernel writes for others";
+    let of_disk = "disk did: requests of all tasks, as the kernel writes for others";
     table.notes.push(format!("hits: reads that waited for no page; missed: pages read; {of_disk}"));
     table
 }
 
-fn cells(row: &FileRow<'_>) -> [Cell; 30] {
+fn cells(row: &FileRow<'_>) -> [Cell; 29] {
     let (used, requests) = (&row.used, &row.requests);
     let mb = |bytes: u64| Cell::Real(bytes as f64 / 1e6);
     let hits = match used.reads.calls {
@@ -111,8 +110,7 @@ fn cells(row: &FileRow<'_>) -> [Cell; 30] {
         used.lock.count.into(),
         Cell::ns(used.other.ns),
         used.other.count.into(),
-        mb(requests.read_bytes),
-        mb(requests.write_bytes),
+        mb(requests.read_bytes + requests.write_bytes),
         requests.count.into(),
         Cell::bytes(requests.read_bytes),
         Cell::bytes(requests.write_bytes),
