@@ -151,7 +151,7 @@ static __always_inline bool moves_bytes(long number)
 	case SYSCALL_SENDFILE:
 	case 295: /* preadv */
 	case 296: /* pwritev */
-	case 326: /* copy_file_range */
+	case SYSCALL_COPY_FILE_RANGE:
 	case 327: /* preadv2 */
 	case 328: /* pwritev2 */
 		return true;
@@ -222,10 +222,18 @@ static __always_inline void emit_call_file(struct task_struct *task, __u64 fd)
 /* Before the call's end, which ends what is known of its file. */
 static __always_inline void emit_call_result(struct task_struct *task, long number, long result)
 {
-	if (moves_bytes(number) && result > 0)
-		emit(TRACE_CALL_BYTES, halves(result, task->pid));
-	else if (opens_file(number) && result >= 0)
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
+
+	if (opens_file(number) && result >= 0)
 		emit_call_file(task, result);
+	if (!moves_bytes(number) || result <= 0)
+		return;
+	emit(TRACE_CALL_BYTES, halves(result, task->pid));
+	if (number != SYSCALL_SENDFILE && number != SYSCALL_COPY_FILE_RANGE)
+		return;
+	/* Where to. */
+	emit_call_file(task, number == SYSCALL_SENDFILE ? BPF_CORE_READ(regs, di) : BPF_CORE_READ(regs, dx));
+	emit(TRACE_CALL_BYTES, halves(result, task->pid));
 }
 
 /* The page cache. */

@@ -30,6 +30,7 @@
 #define LCB_F_MUTEX (1 << 5)
 /* include/uapi/linux/futex.h, arch/x86/entry/syscalls/syscall_64.tbl */
 #define SYSCALL_SENDFILE 40
+#define SYSCALL_COPY_FILE_RANGE 326
 #define SYSCALL_FUTEX 202
 #define FUTEX_CMD_MASK 0x7f
 #define FUTEX_WAIT 0

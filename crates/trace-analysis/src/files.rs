@@ -19,7 +19,7 @@ pub struct FileRow<'a> {
     pub file: Option<&'a TraceFile>,
     /// What the tasks looked at did.
     pub used: FileUse,
-    /// What disks did for it, whoever made the requests.
+    /// What disks did for it, by requests of any task.
     pub requests: Requests,
 }
 

@@ -115,12 +115,12 @@ pub(crate) fn a_flight_recorder_keeps_the_last_seconds() {
         vmscope trace record -o small --flight 60 --flight-memory 1M -- sh -c '
             for i in $(seq 3); do cp /bin/sleep q$i; done
             ./q1 0.1; dd if=/dev/zero of=/dev/null bs=1 count=100000 2>/dev/null; ./q2 0.1; ./q3 0.1'
-        vmscope trace record -o asked --flight 60 2>said.txt &
+        vmscope trace record -o wanted --flight 60 2>said.txt &
         recorder=$!
         until [ -s said.txt ]; do sleep 0.1; done
         ./q1 0.2
         kill -USR1 $recorder
-        until grep -q asked.1: said.txt; do sleep 0.1; done
+        until grep -q wanted.1: said.txt; do sleep 0.1; done
         ./q2 0.2
         kill -INT $recorder
         wait $recorder";
@@ -136,7 +136,7 @@ pub(crate) fn a_flight_recorder_keeps_the_last_seconds() {
         rows.iter().map(|row| text(row, "name").to_owned()).collect()
     };
     let has = |report: &Value, name: &str| names(report).iter().any(|other| other == name);
-    for name in ["last", "small", "asked", "asked.1"] {
+    for name in ["last", "small", "wanted", "wanted.1"] {
         let report = report_of(name);
         check_sums(&view(name, "overview")).unwrap();
         assert_eq!(report["machine"]["lost"], serde_json::json!([]), "{name}");
@@ -153,7 +153,7 @@ pub(crate) fn a_flight_recorder_keeps_the_last_seconds() {
     let small = report_of("small");
     assert!(has(&small, "q3") && !has(&small, "q1"), "{:?}", names(&small));
     assert!(small["trace"]["notes"].to_string().contains("--flight-memory"), "{small}");
-    let (before, all) = (report_of("asked.1"), report_of("asked"));
+    let (before, all) = (report_of("wanted.1"), report_of("wanted"));
     assert!(has(&before, "q1") && !has(&before, "q2"), "{:?}", names(&before));
     assert!(has(&all, "q1") && has(&all, "q2"), "{:?}", names(&all));
 }
@@ -167,6 +167,7 @@ const FILES: &str = "
     vmscope trace record --files --buffer 16M -o files -- sh -c '
         dd if=/disk/known of=/disk/copy bs=4096 count=512 conv=fsync 2>/dev/null
         dd if=/disk/known of=/dev/null bs=4096 2>/dev/null
+        cp /disk/known /disk/cp
         dd if=/disk/known of=/disk/direct bs=64k count=8 oflag=direct 2>/dev/null
         dd if=/dev/zero bs=1000 count=3 2>/dev/null >&3
         n=$(printf \"/disk/a\\033[2Jb\\377\"); echo 12345 >\"$n\"; ln \"$n\" /disk/second; cat /disk/second
@@ -192,20 +193,23 @@ pub(crate) fn files_have_their_bytes_waits_and_requests() {
     };
     const BYTES: u64 = 512 * 4096;
 
-    // Read twice and in part a third time, from the disk once.
+    // Read three times and in part a fourth time, from the disk once.
     let known = row("/disk/known");
-    assert_eq!(number(known, "read_bytes"), 2 * BYTES + 8 * 65536);
+    assert_eq!(number(known, "read_bytes"), 3 * BYTES + 8 * 65536);
     assert_eq!(
         (number(known, "pages_read_bytes"), number(known, "disk_read_bytes")),
         (BYTES, BYTES)
     );
-    assert!(BYTES + 8 * 65536 <= number(known, "cached_bytes"), "{known}");
+    assert!(2 * BYTES + 8 * 65536 <= number(known, "cached_bytes"), "{known}");
     assert!(number(known, "cached_reads") < number(known, "reads"), "{known}");
     assert!(0 < number(known, "disk_wait_ns"), "{known}");
     // Written once, and to the disk by the kernel for it.
     let copy = row("/disk/copy");
     let of_copy = ["writes", "written_bytes", "pages_made_bytes", "disk_written_bytes"];
     assert_eq!(of_copy.map(|key| number(copy, key)), [512, BYTES, BYTES, BYTES]);
+    // By `copy_file_range`.
+    let cp = row("/disk/cp");
+    assert_eq!((number(cp, "written_bytes"), number(cp, "read_bytes")), (BYTES, 0));
     // Past the page cache.
     let direct = row("/disk/direct");
     let of_direct = ["written_bytes", "pages_made_bytes", "disk_written_bytes"];

@@ -23,6 +23,8 @@ use crate::timeline::files::{Content, FileNumber, FileUse, Files, Traffic, Waits
 /// copy_file_range, preadv2; write, pwrite64, writev, pwritev, pwritev2.
 const READS: [u16; 7] = [0, 17, 19, 40, 295, 326, 327];
 const WRITES: [u16; 5] = [1, 18, 20, 296, 328];
+/// Those that write to another file what they read: sendfile, copy_file_range.
+const COPIES: [u16; 2] = [40, 326];
 /// The same of sockets: those and sendto, sendmsg; recvfrom, recvmsg.
 const SENDS: [u16; 7] = [1, 18, 20, 296, 328, 44, 46];
 const RECEIVES: [u16; 8] = [0, 17, 19, 295, 326, 327, 45, 47];
@@ -148,6 +150,18 @@ impl FileCounts {
         self.tasks.entry(task).or_default().call = Some(call);
     }
 
+    /// At its end, what a call that copies wrote to: a call of its own without length.
+    fn call_to(&mut self, task: TaskId, open: Open, now: HostNs) {
+        if let Some(read) = self.tasks.get_mut(&task).and_then(|tracked| tracked.call.take()) {
+            self.count_call(task, &read, now);
+        }
+        self.call(task, open, WRITES[0], now);
+    }
+
+    fn is_in_call(&self, task: TaskId) -> bool {
+        self.tasks.get(&task).is_some_and(|tracked| tracked.call.is_some())
+    }
+
     fn bytes(&mut self, task: TaskId, bytes: u32) {
         if let Some(call) = self.tasks.get_mut(&task).and_then(|tracked| tracked.call.as_mut()) {
             call.bytes += u64::from(bytes);
@@ -183,8 +197,11 @@ impl FileCounts {
         let file = self.number(file);
         let tracked = self.tasks.entry(task).or_default();
         tracked.page = file;
+        let copies = |call: &Call| COPIES.contains(&call.number) && call.open != Open::File(file);
+        let is_copied_to = tracked.call.as_ref().is_some_and(copies);
         let call = tracked.call.as_mut().filter(|call| call.open == Open::File(file));
-        let is_made = call.as_ref().is_some_and(|call| WRITES.contains(&call.number));
+        let is_made =
+            is_copied_to || call.as_ref().is_some_and(|call| WRITES.contains(&call.number));
         if let Some(call) = call {
             call.is_cached = false;
         }
@@ -240,7 +257,7 @@ impl FileCounts {
         let ns = now.since(lock.begin);
         self.use_of(task, lock.file).lock.add(ns);
         let key = (task, lock.file, lock.holder);
-        self.files.lock_waits.entry(key).or_insert_with(Waits::default).add(ns);
+        self.files.lock_waits.entry(key).or_default().add(ns);
     }
 
     /// What a request holds that goes to the disk.
@@ -305,8 +322,12 @@ fn count_socket_call(sums: &mut Traffic, call: &Call) {
 impl Builder<'_> {
     fn call_of(&mut self, task: Tid, open: Open) {
         let Some(id) = self.tasks.find(task) else { return };
-        if let Some((number, begin)) = self.calls.under_way(id) {
-            self.files.call(id, open, number, begin);
+        match self.calls.under_way(id) {
+            Some((number, _)) if COPIES.contains(&number) && self.files.is_in_call(id) => {
+                self.files.call_to(id, open, self.now);
+            }
+            Some((number, begin)) => self.files.call(id, open, number, begin),
+            None => {}
         }
     }
 
@@ -457,6 +478,25 @@ mod test {
         check(&[(10, 0, enter(10, OPEN)), (30, 0, call(10, 1))], &[(Some(1), open)]);
         // Bytes of a pipe.
         check(&[(10, 0, enter(10, READ)), (20, 0, moved(10, 9)), (30, 0, leave(10, READ))], &[]);
+    }
+
+    #[test]
+    fn copies_read_from_one_file_and_write_to_another() {
+        let events = [
+            (10, 0, enter(10, 326)),
+            (10, 0, call(10, 1)),
+            (15, 0, page(10, 1)),
+            (20, 0, page(10, 2)),
+            (30, 0, moved(10, 100)),
+            (30, 0, call(10, 2)),
+            (30, 0, moved(10, 100)),
+            (30, 0, leave(10, 326)),
+        ];
+        let transfer = Transfer { calls: 1, bytes: 100 };
+        let used = FileUse { calls: 1, ..FileUse::default() };
+        let from = FileUse { call_ns: 20, reads: transfer, pages_read_bytes: 4096, ..used };
+        let to = FileUse { writes: transfer, pages_made_bytes: 4096, ..used };
+        check(&events, &[(Some(1), from), (Some(2), to)]);
     }
 
     #[test]
