@@ -172,7 +172,8 @@ const FILES: &str = "
         dd if=/dev/zero bs=1000 count=3 2>/dev/null >&3
         n=$(printf \"/disk/a\\033[2Jb\\377\"); echo 12345 >\"$n\"; ln \"$n\" /disk/second; cat /disk/second
         waits 2 /disk inode'
-    vmscope trace report files --view files --limit 0 --all >files.txt";
+    vmscope trace report files --view files --limit 0 --all >files.txt
+    exec 3>&-; umount /disk";
 
 fn files() -> String {
     format!("{DISK}{FILES}")

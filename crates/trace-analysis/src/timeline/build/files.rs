@@ -17,7 +17,7 @@ use super::Builder;
 use super::cpus::Current;
 use super::disks::UnderWay;
 use crate::timeline::TaskId;
-use crate::timeline::files::{Content, FileNumber, FileUse, Files, Traffic, Waits};
+use crate::timeline::files::{Content, FileNumber, FileUse, Files, Traffic};
 
 /// System calls that read from their file, on x86-64, and those that write: read, pread64, readv, sendfile, preadv,
 /// copy_file_range, preadv2; write, pwrite64, writev, pwritev, pwritev2.
@@ -402,7 +402,7 @@ mod test {
         Scene, done, enter, fault, leave, lock, lock_end, request, switch, wakeup,
     };
     use super::*;
-    use crate::timeline::files::{Requests, SocketUse, Transfer};
+    use crate::timeline::files::{Requests, SocketUse, Transfer, Waits};
 
     const READ: u16 = 0;
     const WRITE: u16 = 1;
