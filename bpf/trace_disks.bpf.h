@@ -3,7 +3,7 @@
 #ifndef VMSCOPE_TRACE_DISKS_BPF_H
 #define VMSCOPE_TRACE_DISKS_BPF_H
 
-#include "trace_ring.bpf.h"
+#include "trace_files.bpf.h"
 #include <bpf/bpf_tracing.h>
 
 static __always_inline __u32 op_of(unsigned int flags)
@@ -54,7 +54,10 @@ int BPF_PROG(block_rq_insert, struct request *request)
 SEC("tp_btf/block_rq_issue")
 int BPF_PROG(block_rq_issue, struct request *request)
 {
-	return emit_request(TRACE_BLOCK_ISSUE, request);
+	emit_request(TRACE_BLOCK_ISSUE, request);
+	if (config.files_mask && has_disk(request))
+		emit_request_file(request);
+	return 0;
 }
 
 SEC("tp_btf/block_rq_requeue")

@@ -29,6 +29,8 @@
 #define LCB_F_PERCPU (1 << 4)
 #define LCB_F_MUTEX (1 << 5)
 /* include/uapi/linux/futex.h, arch/x86/entry/syscalls/syscall_64.tbl */
+#define SYSCALL_SENDFILE 40
+#define SYSCALL_COPY_FILE_RANGE 326
 #define SYSCALL_FUTEX 202
 #define FUTEX_CMD_MASK 0x7f
 #define FUTEX_WAIT 0
@@ -86,23 +88,105 @@ struct request_queue {
 	struct gendisk *disk;
 } KERNEL_TYPE;
 
+typedef struct {
+	__s64 counter;
+} KERNEL_TYPE atomic64_t;
+typedef atomic64_t atomic_long_t;
+
+/* Files: include/linux/fs.h, include/linux/mm_types.h */
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+} KERNEL_TYPE;
+
+struct files_struct {
+	struct fdtable *fdt;
+} KERNEL_TYPE;
+
+struct task_struct___files {
+	struct files_struct *files;
+} KERNEL_TYPE;
+
+struct inode;
+
+struct rw_semaphore {
+	atomic_long_t owner;
+} KERNEL_TYPE;
+
+struct address_space {
+	struct inode *host;
+	struct rw_semaphore invalidate_lock;
+} KERNEL_TYPE;
+
+struct super_block___files {
+	__u32 s_dev;
+} KERNEL_TYPE;
+
+struct inode___files {
+	__u16 i_mode;
+	struct super_block___files *i_sb;
+	unsigned long i_ino;
+	__u32 i_rdev;
+	__u32 i_nlink;
+	struct rw_semaphore i_rwsem;
+	struct hlist_head i_dentry;
+	struct address_space i_data;
+	__u32 i_generation;
+} KERNEL_TYPE;
+
+struct dentry___files {
+	struct dentry___files *d_parent;
+	struct qstr d_name;
+	struct hlist_node d_u; /* a union, of which this is one */
+} KERNEL_TYPE;
+
+struct sock_common {
+	unsigned short skc_family;
+} KERNEL_TYPE;
+
+struct sock {
+	struct sock_common __sk_common;
+} KERNEL_TYPE;
+
+struct socket {
+	struct sock *sk;
+} KERNEL_TYPE;
+
+enum pageflags { PG_head = 6 };
+
+struct page {
+	unsigned long compound_head; /* of a tail: the head's address and 1 */
+	struct address_space *mapping;
+} KERNEL_TYPE;
+
+struct folio {
+	struct address_space *mapping;
+	unsigned int _folio_nr_pages;
+} KERNEL_TYPE;
+
+/* Since Linux 6.15. */
+struct folio___6_15 {
+	unsigned int _nr_pages;
+} KERNEL_TYPE;
+
+struct bio_vec {
+	struct page *bv_page;
+} KERNEL_TYPE;
+
+struct bio {
+	struct bio_vec *bi_io_vec;
+} KERNEL_TYPE;
+
 struct request {
+	struct bio *bio;
 	struct request_queue *q;
 	unsigned int cmd_flags;
 	unsigned int __data_len;
 	__u64 __sector;
 } KERNEL_TYPE;
 
-typedef struct {
-	__s64 counter;
-} KERNEL_TYPE atomic64_t;
-typedef atomic64_t atomic_long_t;
-
 struct mutex {
-	atomic_long_t owner;
-} KERNEL_TYPE;
-
-struct rw_semaphore {
 	atomic_long_t owner;
 } KERNEL_TYPE;
 

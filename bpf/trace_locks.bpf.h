@@ -3,7 +3,7 @@
 #ifndef VMSCOPE_TRACE_LOCKS_BPF_H
 #define VMSCOPE_TRACE_LOCKS_BPF_H
 
-#include "trace_filter.bpf.h"
+#include "trace_files.bpf.h"
 #include "trace_stack.bpf.h"
 #include <bpf/bpf_tracing.h>
 
@@ -45,6 +45,8 @@ int BPF_PROG(contention_begin, void *lock, unsigned int flags)
 	write_more(&space, 2, 0, (__u32)task->pid);
 	write_more(&space, 1, flags, halves(stack, owner));
 	write_slot(&space, 0, TRACE_LOCK_BEGIN, space.time, (__u64)lock);
+	if (config.files_mask && !is_spin && flags & (LCB_F_READ | LCB_F_WRITE) && !(flags & (LCB_F_RT | LCB_F_PERCPU)))
+		emit_lock_file(task, lock);
 	return 0;
 }
 

@@ -19,6 +19,7 @@ const volatile struct {
 	__u64 user_stacks_mask; /* rows for user stacks, a power of two, - 1; 0: none are kept */
 	__u64 enter_type; /* numbers of the trace events raw_syscalls:sys_enter and sys_exit; 0: unused */
 	__u64 exit_type;
+	__u64 files_mask; /* rows for files, a power of two, - 1; 0: none are kept */
 } config = {};
 
 struct {

@@ -8,6 +8,7 @@
 #include "trace_stack.bpf.h"
 #include "trace_disks.bpf.h"
 #include "trace_locks.bpf.h"
+#include "trace_calls.bpf.h"
 #include <bpf/bpf_tracing.h>
 
 char LICENSE[] SEC("license") = "GPL";
@@ -150,71 +151,6 @@ SEC("tp_btf/sched_process_exit")
 int BPF_PROG(sched_process_exit, struct task_struct *task)
 {
 	return emit(TRACE_EXIT, task->pid);
-}
-
-/* System calls. 32-bit programs have other numbers: they are recorded as 0xffff. */
-
-static __always_inline __u32 call_number(struct task_struct *task, long number)
-{
-	if (task->thread_info.status & TS_COMPAT)
-		return 0xffff;
-	return number & 0xffff;
-}
-
-/* Returns whether the call is `futex` of a traced task. */
-static __always_inline bool emit_syscall_enter(long number)
-{
-	struct task_struct *task = bpf_get_current_task_btf();
-
-	if (is_passed_over(task))
-		return false;
-	number = call_number(task, number);
-	emit(TRACE_SYSCALL_ENTER, halves(number, task->pid));
-	return number == SYSCALL_FUTEX;
-}
-
-static __always_inline int emit_syscall_exit(long number, long result)
-{
-	struct task_struct *task = bpf_get_current_task_btf();
-	__u32 failed = -MAX_ERRNO <= result && result < 0;
-
-	if (is_passed_over(task))
-		return 0;
-	if (number < 0)
-		number = SYSCALL_RT_SIGRETURN;
-	return emit(TRACE_SYSCALL_EXIT, halves(call_number(task, number) | failed << 31, task->pid));
-}
-
-SEC("tp_btf/sys_enter")
-int BPF_PROG(sys_enter, struct pt_regs *regs, long number)
-{
-	return emit_syscall_enter(number) ? emit_futex_wait(regs->di, regs->si, regs->dx) : 0;
-}
-
-SEC("tp_btf/sys_exit")
-int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
-{
-	return emit_syscall_exit(regs->orig_ax, result);
-}
-
-/* In place of the two above, which would run for every task: perf calls this function for tasks with an event, and for
- * all where another tool has attached a program by perf. That program can keep events from perf, so perf_tp_event, which
- * comes after it, may miss some. It has more arguments than programs can have before Linux 6.6. */
-SEC("fentry/perf_trace_run_bpf_submit")
-int BPF_PROG(perf_trace_run_bpf_submit, void *record, int size, int context, struct trace_event_call *call)
-{
-	struct trace_event_raw_sys_enter *enter = record;
-	struct trace_event_raw_sys_exit *exit = record;
-	__u64 type = call->event.type;
-
-	if (type == config.enter_type)
-		return emit_syscall_enter(BPF_CORE_READ(enter, id)) ?
-			       emit_futex_wait(BPF_CORE_READ(enter, args[0]), BPF_CORE_READ(enter, args[1]),
-					       BPF_CORE_READ(enter, args[2])) :
-			       0;
-	if (type == config.exit_type)
-		return emit_syscall_exit(BPF_CORE_READ(exit, id), BPF_CORE_READ(exit, ret));
-	return 0;
 }
 
 /* Page faults */

@@ -47,6 +47,15 @@ _Static_assert(sizeof(struct trace_slot) == 16, "no hidden padding");
 #define TRACE_OP_DISCARD 3
 #define TRACE_OP_OTHER 4
 
+#define TRACE_CONTENT_FILE 0
+#define TRACE_CONTENT_DISK 1
+#define TRACE_CONTENT_METADATA 2
+#define TRACE_CONTENT_MEMORY 3
+
+/* TRACE_PAGE_ADDED: the file's number, and above it how many pages. */
+#define TRACE_FILE_BITS 20
+#define TRACE_MAX_PAGES 4095
+
 /* One CPU's ring: counters of slots, which only grow. The writer goes no further than tail + room; what does not fit is
  * counted under its kind. A power of two in size: the kernel finds a CPU's ring by a shift. */
 struct trace_ring {
@@ -72,5 +81,23 @@ struct user_stack {
 	__u64 addresses[USER_STACK_DEPTH]; /* innermost first */
 };
 _Static_assert(sizeof(struct user_stack) == 280, "no hidden padding");
+
+/* A file that events name. Stored once, and never changed but for the name, which may come later. */
+#define TRACE_PATH_BYTES 512
+#define TRACE_NAME_BYTES 256
+struct trace_file {
+	__u64 hash; /* 0: a free row. Written first: the rest follows while the trace goes on */
+	__u64 inode; /* 0 of a disk */
+	__u32 device; /* of a disk: itself */
+	__u32 generation;
+	__u32 mode;
+	__u32 links; /* when it was stored; 0: it was deleted */
+	__u32 is_named;
+	__u32 is_whole; /* the path goes up to the root of its file system */
+	__u32 path_bytes;
+	__u32 pad;
+	char path[TRACE_PATH_BYTES]; /* its name, its folder's, and so on, each with a final 0 */
+};
+_Static_assert(sizeof(struct trace_file) == 560, "no hidden padding");
 
 #endif

@@ -78,6 +78,30 @@ fn every_view_as_text_and_csv() {
     }
 }
 
+/// With the events and the table that `--files` adds.
+#[test]
+fn files() {
+    let folder = traced("files");
+    let mut events = fixture_trace::SEQUENTIAL.to_owned();
+    for (after, lines) in fixture_trace::OF_FILES {
+        let at = events.find(&format!("    {after}")).unwrap();
+        let end = at + events[at..].find('\n').unwrap() + 1;
+        events.insert_str(end, &format!("    {}\n", lines.replace('\n', "\n    ")));
+    }
+    let header = fixture_trace::header();
+    let tables = TraceTables { files: fixture_trace::files(), ..fixture_trace::tables() };
+    let texts = [events.as_str(), fixture_trace::GUEST];
+    fixture_trace::write(&folder.join("files"), &header, &tables, &texts);
+    let view = ["report", "files", "--view", "files"];
+    check(&folder, &view, "trace-files.txt");
+    for format in ["csv", "json"] {
+        let view = [&view[..], &["--format", format]].concat();
+        check(&folder, &view, &format!("trace-files.{format}"));
+    }
+    check(&folder, &["report", "files", "--view", "profile"], "trace-files-profile.txt");
+    check_error(&folder, &["report", "seq", "--view", "files"], 2, "trace record --files");
+}
+
 #[test]
 fn a_part_of_a_trace() {
     let folder = traced("parts");

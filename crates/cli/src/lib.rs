@@ -40,7 +40,9 @@ pub use program::find_program;
 #[cfg(feature = "recordings")]
 pub use program::{print_error, run_command};
 #[cfg(feature = "signals")]
-pub use signals::{SIGHUP, SIGINT, SIGTERM, SignalFlag, Signals, stop_on_signals, wake_on_signals};
+pub use signals::{
+    SIGHUP, SIGINT, SIGTERM, SIGUSR1, SignalFlag, Signals, stop_on_signals, wake_on_signals,
+};
 pub use size::size;
 #[cfg(feature = "recordings")]
 pub use time::{TimeRange, duration_in_seconds};

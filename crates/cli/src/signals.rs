@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::Context;
 use signal_hook::SigId;
-pub use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+pub use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::low_level::{exit, pipe, unregister};
 
 /// A flag that signals set, for as long as it lives.

@@ -119,6 +119,8 @@ pub enum Progress {
     Preparing(&'static str),
     /// Nothing comes in any more, this is being done now.
     Finishing(&'static str),
+    /// A flight recorder wrote what it holds, or could not; safe to print.
+    Written(String),
 }
 
 /// What the collector is to do next.
@@ -147,6 +149,10 @@ pub trait Control {
     }
     /// Waits for this long, until `next` would say something new, or until one of `wake` is readable.
     fn wait(&mut self, at_most: Duration, wake: &[BorrowedFd<'_>]);
+    /// Whether a flight recorder is to write what it holds, and to go on. Queried as `next`.
+    fn wants_snapshot(&mut self) -> bool {
+        false
+    }
     /// Shows a step of the recording.
     fn show(&mut self, progress: &Progress);
 }

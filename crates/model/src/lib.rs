@@ -42,10 +42,10 @@ pub use tables::{
 pub use text::{error_chain, is_unsafe, replace_unsafe};
 pub use time::{Clock, HostNs};
 pub use trace::{
-    BlockOp, BlockRequest, EventColumn, Field, FieldPlace, FieldSink, FieldSource, Interrupt,
-    LockKind, LostEvents, Machine, MachineId, N_SLOT_KINDS, PrevState, SLOT_BYTES, SLOT_KIND_SHIFT,
-    SLOT_KINDS, SLOT_MORE, Slot, SlotKind, TaskName, TraceEvent, TraceEventKind, TraceEventTag,
-    TraceFilter, TraceStack, TraceTables, TraceTask, TracedCommand, Vector, record_slots,
-    slot_kinds_header,
+    BlockOp, BlockRequest, EventColumn, Field, FieldPlace, FieldSink, FieldSource, FileKind,
+    Interrupt, LockKind, LostEvents, Machine, MachineId, N_SLOT_KINDS, PrevState, RequestContent,
+    SLOT_BYTES, SLOT_KIND_SHIFT, SLOT_KINDS, SLOT_MORE, Slot, SlotKind, TaskName, TraceEvent,
+    TraceEventKind, TraceEventTag, TraceFile, TraceFilter, TraceStack, TraceTables, TraceTask,
+    TracedCommand, Vector, record_slots, slot_kinds_header,
 };
 pub use vcpu_time::{TimeAccount, TimeClass, TimelineState, VcpuTimeState};

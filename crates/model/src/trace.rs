@@ -136,6 +136,19 @@ pub enum BlockOp {
     Other,
 }
 
+/// What a request holds that goes to a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RequestContent {
+    /// Pages of a file, from the page cache.
+    File,
+    /// Cached blocks of the disk itself: of its file system, or of a task that reads the disk.
+    Disk,
+    /// What the file system marks as metadata.
+    Metadata,
+    /// Memory of no file: what a task reads or writes past the page cache, or buffers of a file system.
+    Memory,
+}
+
 /// What sort of lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LockKind {
@@ -218,6 +231,35 @@ pub struct TraceTask {
     pub in_call: Option<u16>,
 }
 
+/// A file that events name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceFile {
+    pub machine: MachineId,
+    /// The number by which events name it. A file may have several.
+    pub number: u32,
+    /// Its file system, or the disk that it is (the kernel's `dev_t`: major << 20 | minor).
+    pub device: u32,
+    /// 0 of a disk.
+    pub inode: u64,
+    /// Tells it from others that had its inode number.
+    pub generation: u32,
+    pub kind: FileKind,
+    /// Names that it had when it was first seen. 0: it was deleted.
+    pub links: u32,
+    /// The name by which it was first seen: bytes that are no UTF-8 are `\xHH`, and a path that is too long begins with
+    /// `...`. `None`: the kernel had none.
+    pub path: Option<String>,
+}
+
+/// What a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FileKind {
+    Regular,
+    Folder,
+    BlockDevice,
+    Other,
+}
+
 /// Everything of a trace but its events.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TraceTables {
@@ -229,6 +271,8 @@ pub struct TraceTables {
     pub stacks: Vec<(MachineId, TraceStack, Vec<String>)>,
     /// Disks: `(machine, dev_t, name)`.
     pub disks: Vec<(MachineId, u32, String)>,
+    /// Files that events name.
+    pub files: Vec<TraceFile>,
     /// The command that was traced: its machine, its first task, its words, its exit code.
     pub command: Option<TracedCommand>,
 }
@@ -240,6 +284,8 @@ pub struct TracedCommand {
     /// Its first task.
     pub task: Tid,
     pub words: Vec<String>,
+    /// Its program ran already when the trace began.
+    pub before: bool,
     /// Its exit code; `None` when it was still running at the end.
     pub exit_code: Option<i32>,
 }

@@ -77,6 +77,8 @@ fn fit_trace_within(limit: usize, tables: &TraceTables) -> (Cow<'_, TraceTables>
         let texts = functions.iter().map(|name| TEXT + 2 * name.len());
         *costs.entry(*machine).or_default() += ROW + texts.sum::<usize>();
     }
+    let files = tables.files.iter().map(|file| ROW + 2 * file.path.as_ref().map_or(0, String::len));
+    let others = others + files.sum::<usize>();
     let cut = largest(costs, limit.saturating_sub(others));
     if cut.is_empty() {
         return (Cow::Borrowed(tables), Vec::new());

@@ -133,7 +133,7 @@ impl<'a> Folder<'a> {
         self.rows_if_any::<T>()
     }
 
-    fn rows_if_any<T: Table>(&self) -> Result<Vec<T::Row>, Error> {
+    pub(crate) fn rows_if_any<T: Table>(&self) -> Result<Vec<T::Row>, Error> {
         let path = self.dir.join(T::SCHEMA.file);
         if path.is_file() { read_table::<T>(&path, &self.budget) } else { Ok(Vec::new()) }
     }

@@ -9,6 +9,7 @@
 mod events;
 mod header;
 mod manifest;
+mod queue;
 mod reader;
 mod record;
 mod spool;
@@ -18,6 +19,7 @@ mod writer;
 pub use crate::files::{TRACE_IN_RECORDING as FOLDER_IN_RECORDING, partial as partial_path};
 pub use header::TraceHeader;
 pub use manifest::FORMAT_VERSION;
+pub use queue::EventQueue;
 pub use reader::{MAX_EVENTS, Trace, TraceEvents};
 pub use spool::TraceSpool;
 pub use tables::SCHEMAS;

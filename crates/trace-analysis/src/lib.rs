@@ -9,6 +9,7 @@
 pub mod compare;
 mod cover;
 pub mod critical_path;
+pub mod files;
 pub mod findings;
 pub mod gantt;
 pub mod group;

@@ -134,6 +134,7 @@ impl Bench {
             slots_per_cpu,
             stacks: 16384,
             user_stacks: 16384,
+            files: 0,
             filter: Filter::None,
             exclude: None,
         })?;

@@ -91,6 +91,7 @@ fn vmscope(cpus: &[u32], pid: u32) -> Result<Tracer> {
         slots_per_cpu: 1 << 16,
         stacks: 16384,
         user_stacks: 16384,
+        files: 0,
         filter,
         exclude: None,
     };

@@ -11,9 +11,11 @@ use model::{HostNs, LostEvents, MachineId, Pid, TraceEvent, TraceStack};
 use crate::by_task::{EventTypes, Executions, TaskEvents};
 use crate::clock::now_ns;
 use crate::family::{Followed, threads};
+use crate::files::{FILE_BYTES, StoredFiles};
 use crate::local::LocalRings;
 use crate::probes::{
-    CALLS_OF_ALL, Links, Missing, attach, attach_by_task, error_chain, load, load_by_task, missed,
+    CALLS_OF_ALL, Links, Missing, OF_FILES, attach, attach_by_task, error_chain, load,
+    load_by_task, missed,
 };
 use crate::ring::Consumer;
 use crate::slots::{KINDS, RING_BYTES, RingId, SLOT_BYTES, lost_events};
@@ -29,6 +31,8 @@ const MARGIN: u64 = 64;
 const MAX_SLOTS: u64 = 1 << 28;
 /// Rows for user stacks at most: 18 MB.
 const MAX_USER_STACKS: u32 = 1 << 16;
+/// Rows for files at most: 37 MB. Events have 20 bits for a row and one.
+const MAX_FILES: u32 = 1 << 16;
 /// Words of the map of followed threads: one bit for each of 2^22 thread ids.
 const FOLLOWED_WORDS: u32 = 1 << 16;
 /// Scans the traced tasks until all have events, at most this often.
@@ -45,6 +49,8 @@ pub struct Options {
     pub stacks: u32,
     /// The same of programs' stacks, by frame pointers; rounded up to a power of two.
     pub user_stacks: u32,
+    /// Files that can be named; rounded up to a power of two. 0: events do not say of which file they are.
+    pub files: u32,
     pub filter: Filter,
     /// A process whose system calls, page faults and waits for locks are left out: the recorder itself. Its switches stay.
     pub exclude: Option<Pid>,
@@ -95,6 +101,7 @@ pub struct Tracer {
     executions: Executions,
     rings: LocalRings,
     user_stacks: UserStacks,
+    files: StoredFiles,
     filter: Filter,
     followed: Option<Followed>,
     /// By the CPU's number.
@@ -121,7 +128,7 @@ impl Tracer {
         let mut bpf =
             load_object(&btf, config(options, &sizes, base_ns, event_types), options, &sizes)?;
         let mut missing = Vec::new();
-        load(&mut bpf, &btf, &mut missing);
+        load(&mut bpf, &btf, |name| 0 < options.files || name != OF_FILES, &mut missing);
         if event_types.is_some() {
             load_by_task(&mut bpf, &btf);
         }
@@ -145,6 +152,7 @@ impl Tracer {
             lost: map(&bpf, "user_stacks_lost", 8)?,
             base_ns,
         };
+        let files = StoredFiles(map(&bpf, "files", sizes.files as usize * FILE_BYTES)?);
         // The rings of others have no reader: all of their events are lost, and counted.
         options.cpus.iter().for_each(|&cpu| rings.give_room(cpu as usize, MARGIN));
         let consumer = |cpu| Consumer::new(RingId { machine: MachineId::HOST, cpu }, slots_per_cpu);
@@ -156,6 +164,7 @@ impl Tracer {
             executions: Executions::default(),
             rings,
             user_stacks,
+            files,
             filter: options.filter,
             followed,
             consumers: (0..sizes.cpus).map(consumer).collect(),
@@ -348,6 +357,12 @@ impl Tracer {
         &self.user_stacks
     }
 
+    /// The files that events name.
+    #[must_use]
+    pub fn files(&self) -> &StoredFiles {
+        &self.files
+    }
+
     /// `CLOCK_MONOTONIC` that the programs' times begin at, ns.
     #[must_use]
     pub fn base_ns(&self) -> u64 {
@@ -382,6 +397,8 @@ struct Sizes {
     slots: u32,
     /// Rows for user stacks.
     user_stacks: u32,
+    /// Rows for files.
+    files: u32,
 }
 
 impl Sizes {
@@ -404,17 +421,21 @@ impl Sizes {
             slots_shift: slots_per_cpu.unwrap_or(MIN_SLOTS).trailing_zeros(),
             slots: u32::try_from(slots).unwrap_or(u32::MAX),
             user_stacks: options.user_stacks.clamp(1, MAX_USER_STACKS).next_power_of_two(),
+            files: options.files.clamp(1, MAX_FILES).next_power_of_two(),
         })
     }
 }
 
-/// The constants of bpf/trace_ring.bpf.h, in its order.
+/// The constants of bpf/trace_ring.bpf.h.
+type Config = [u64; 12];
+
+/// In the header's order.
 fn config(
     options: &Options,
     sizes: &Sizes,
     base_ns: u64,
     event_types: Option<EventTypes>,
-) -> [u64; 11] {
+) -> Config {
     let (filter, id, level) = match options.filter {
         Filter::None => (0, 0, 0),
         Filter::Tree => (1, 0, 0),
@@ -428,7 +449,11 @@ fn config(
     let shift = u64::from(sizes.slots_shift);
     let (enter, exit) = event_types.map_or((0, 0), |types| (types.enter, types.exit));
     let slots_mask = (1 << shift) - 1;
-    [base_ns, shift, slots_mask, filter, id, level, exclude, stacks, user_stacks_mask, enter, exit]
+    let files_mask = u64::from(sizes.files) - 1;
+    let limits = [stacks, user_stacks_mask, enter, exit, files_mask];
+    let mut config = [base_ns, shift, slots_mask, filter, id, level, exclude, 0, 0, 0, 0, 0];
+    config[7..].copy_from_slice(&limits);
+    config
 }
 
 /// By which trace events system calls of single tasks are seen: not if everybody's are, or a control group's.
@@ -441,7 +466,7 @@ fn event_types(filter: Filter) -> Option<EventTypes> {
 
 fn load_object(
     btf: &Btf,
-    config: [u64; 11],
+    config: Config,
     options: &Options,
     sizes: &Sizes,
 ) -> Result<Ebpf, TracerError> {
@@ -454,6 +479,7 @@ fn load_object(
         .map_max_entries("slots", sizes.slots)
         .map_max_entries("stacks", options.stacks.max(1))
         .map_max_entries("user_stacks", sizes.user_stacks)
+        .map_max_entries("files", sizes.files)
         .map_max_entries("followed", followed)
         .load(bpf::TRACER)
         .map_err(|error| refused(&error))

@@ -38,9 +38,17 @@ const CALLS_BY_TASK: &str = "perf_trace_run_bpf_submit";
 /// See those of every task. Only one of the two is attached.
 pub(crate) const CALLS_OF_ALL: [&str; 2] = ["sys_enter", "sys_exit"];
 
-/// Loads every program that this kernel takes. Those that it does not are added to `missing`.
-pub(crate) fn load(bpf: &mut Ebpf, btf: &Btf, missing: &mut Vec<Missing>) {
-    for (name, program) in bpf.programs_mut() {
+/// Sees only what files need: without them it would cost every task that reads a file.
+pub(crate) const OF_FILES: &str = "mm_filemap_add_to_page_cache";
+
+/// Loads every program that is `wanted` and that this kernel takes. Those that it does not are added to `missing`.
+pub(crate) fn load(
+    bpf: &mut Ebpf,
+    btf: &Btf,
+    wanted: impl Fn(&str) -> bool,
+    missing: &mut Vec<Missing>,
+) {
+    for (name, program) in bpf.programs_mut().filter(|(name, _)| wanted(name)) {
         let result = match program {
             Program::BtfTracePoint(program) => program.load(name, btf),
             Program::FExit(program) => program.load(name, btf),

@@ -22,7 +22,7 @@ fn one() -> MutexGuard<'static, ()> {
 fn options(filter: Filter) -> Options {
     let cpus = host::machine::online_cpus(Path::new("/sys")).unwrap();
     let (slots_per_cpu, stacks) = (1 << 20, 4096);
-    Options { cpus, slots_per_cpu, stacks, user_stacks: stacks, filter, exclude: None }
+    Options { cpus, slots_per_cpu, stacks, user_stacks: stacks, files: 0, filter, exclude: None }
 }
 
 /// A trace under way, and what was taken so far.

@@ -337,7 +337,10 @@ impl Control for End<'_> {
             Progress::VmEnded(name) => say!("VM {} ended", clean(name)),
             Progress::Preparing(what) | Progress::Finishing(what) => say!("{what} ..."),
             // Of traces.
-            Progress::Tracing { .. } | Progress::SoFar { .. } | Progress::Output(_) => {}
+            Progress::Tracing { .. }
+            | Progress::SoFar { .. }
+            | Progress::Output(_)
+            | Progress::Written(_) => {}
         }
     }
 }

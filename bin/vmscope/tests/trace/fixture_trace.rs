@@ -79,6 +79,40 @@ pub(crate) const SEQUENTIAL: &str = "
     90600 0 switch 100 dead 0
 ";
 
+/// What `SEQUENTIAL` has with `--files`: each line comes after the first that begins so.
+pub(crate) const OF_FILES: [(&str, &str); 7] = [
+    (
+        "4500 1 faulted",
+        "4800 1 enter 101 1\n4800 1 socket 101\n4900 1 bytes 101 1500\n4950 1 exit 101 1",
+    ),
+    ("5000 1 enter 101 0", "5000 1 file 101 1\n5100 1 page 101 1"),
+    ("5400 1 issue 77", "5400 1 holds 77 1"),
+    ("15400 1 switch", "15450 1 bytes 101 8192"),
+    ("65100 1 lock 102", "65100 1 lockfile 102 2"),
+    ("70400 1 locked", "70900 1 file 102 3"),
+    ("80000 1 enter 102 231", "80100 1 page 102 4"),
+];
+
+/// The files of `OF_FILES`.
+pub(crate) fn files() -> Vec<TraceFile> {
+    let file = |number, kind, links, path: Option<&str>| TraceFile {
+        machine: MachineId::HOST,
+        number,
+        device: VDA,
+        inode: 100 + u64::from(number),
+        generation: 7,
+        kind,
+        links,
+        path: path.map(str::to_owned),
+    };
+    vec![
+        file(1, FileKind::Regular, 1, Some("/src/a long \u{1b}[2Jname\\xff.c")),
+        file(2, FileKind::Folder, 2, Some("/src")),
+        file(3, FileKind::Regular, 0, Some("/tmp/a.out")),
+        file(4, FileKind::Other, 1, None),
+    ]
+}
+
 /// What VM `web` did meanwhile, on its one CPU.
 pub(crate) const GUEST: &str = "
     10000 0 switch 0 run 7
@@ -230,10 +264,12 @@ pub(crate) fn tables() -> TraceTables {
             stack(1, 0, "ep_poll do_epoll_wait do_syscall_64"),
         ],
         disks: vec![(MachineId::HOST, VDA, "vda".to_owned())],
+        files: Vec::new(),
         command: Some(TracedCommand {
             machine: MachineId::HOST,
             task: Tid(100),
             words: ["make", "all"].map(str::to_owned).into(),
+            before: false,
             exit_code: Some(0),
         }),
     }
@@ -319,6 +355,16 @@ fn event(machine: MachineId, line: &str) -> TraceEvent {
             stack: Some(TraceStack(2)),
         },
         "locked" => TraceEventKind::LockEnd { task: tid(3), lock: 0xffff_8880_0000_1000 },
+        "file" => TraceEventKind::CallFile { task: tid(3), file: number(4) },
+        "socket" => TraceEventKind::CallSocket { task: tid(3), network: true },
+        "bytes" => TraceEventKind::CallBytes { task: tid(3), bytes: number(4) },
+        "page" => TraceEventKind::PageAdded { task: tid(3), file: number(4), bytes: 65536 },
+        "lockfile" => TraceEventKind::LockFile { task: tid(3), file: number(4) },
+        "holds" => TraceEventKind::BlockFile {
+            request: number(3).into(),
+            content: RequestContent::File,
+            file: number(4),
+        },
         other => panic!("{other}"),
     };
     TraceEvent {

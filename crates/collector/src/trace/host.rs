@@ -3,6 +3,7 @@
 use model::{HostNs, Machine, MachineId, Pid, Tid, TraceEvent, TraceTask};
 use tracer::{Filter, Options, SLOT_BYTES, Symbols, Tracer, TracerError, fault_estimate};
 
+use super::file_names::Mounts;
 use super::plan::{Scope, TracePlan};
 use super::source::{Source, SourceError, SourceTables, missing_calls};
 use super::startup_tasks::StartupTasks;
@@ -13,6 +14,11 @@ use crate::Roots;
 
 /// Different kernel stacks that are kept, and user stacks. Builds and data bases have some thousand.
 const STACKS: u32 = 1 << 14;
+/// The same of kernel stacks where the recorder may go on for days: none is forgotten.
+const FLIGHT_STACKS: u32 = 1 << 16;
+
+/// Files that events can name: 18 MB. Trees of sources have some ten thousand.
+const FILES: u32 = 1 << 15;
 
 /// The host: its probes, its tasks, its functions' names.
 #[derive(Debug)]
@@ -55,8 +61,9 @@ impl Host {
         let mut tracer = Tracer::load(&Options {
             cpus: cpus.clone(),
             slots_per_cpu: u32::try_from(slots).unwrap_or(u32::MAX),
-            stacks: STACKS,
+            stacks: if plan.flight.is_some() { FLIGHT_STACKS } else { STACKS },
             user_stacks: if plan.user_stacks { STACKS } else { 0 },
+            files: if plan.files { FILES } else { 0 },
             filter: filter(scope)?,
             // The recorder's own work is part of what the CPUs did: shown under its name, not as unknown. A look's
             // few calls are seen by the next look, so they don't feed on themselves.
@@ -176,7 +183,10 @@ impl Source for Host {
             self.user_stacks = programs.name(&stacks_of_programs, &self.roots.proc);
         }
         stacks.extend(self.user_stacks.rows.iter().cloned());
-        SourceTables { tasks, stacks, disks: host::disks::names(&self.roots.proc) }
+        let mounts = Mounts::read(&self.roots.proc);
+        let files = self.tracer.files().all().map(|file| mounts.row(MachineId::HOST, &file));
+        let disks = host::disks::names(&self.roots.proc);
+        SourceTables { tasks, stacks, disks, files: files.collect() }
     }
 }
 

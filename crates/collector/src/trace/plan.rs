@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use recording::trace::{TraceHeader, TraceSummary};
 
@@ -25,13 +26,25 @@ pub struct TracePlan {
     pub guest_path: GuestPath,
     /// Where programs of the host were when they fell asleep, by frame pointers.
     pub user_stacks: bool,
+    /// Which files and sockets the host's system calls, cached pages, locks and requests to disks are of.
+    pub files: bool,
     /// Bytes that stay free where the trace is written: with less the trace ends. `None`: 5 % of the file system, or
     /// 1 GiB where that is less.
     pub min_free: Option<u64>,
+    /// Only the last seconds are kept, in memory, until the trace is written.
+    pub flight: Option<Flight>,
     /// The command, and as long as it runs; empty: none.
     pub command: Vec<String>,
     /// Version to write into the trace.
     pub vmscope_version: String,
+}
+
+/// How much a flight recorder keeps of the host's events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flight {
+    pub keep: Duration,
+    /// Bytes of memory at most: beyond it the oldest events go first.
+    pub bytes: u64,
 }
 
 /// How guests' events come out.

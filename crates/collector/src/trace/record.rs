@@ -15,11 +15,13 @@ use tracer::SLOT_BYTES;
 use super::checkpoints::Checkpoints;
 use super::command::HeldCommand;
 use super::disk_space::disk_space;
+use super::flight::HeldEvents;
 use super::guest::{GuestPlan, NamedVm, PreparedGuest, all_vms, find_vm, vcpu_threads};
 use super::host::Host;
 use super::machine::TracedMachine;
 use super::plan::{Scope, TracePlan, Traced};
 use super::realtime::RealtimePriority;
+use super::snapshots::{Snapshot, Snapshots};
 use super::source::{Source, SourceError};
 use crate::CollectError;
 use crate::beside::ConcurrentSampler;
@@ -175,6 +177,7 @@ struct Recorder<'a> {
     ended: Option<Ended>,
     /// Problems during the trace.
     unplanned: Vec<String>,
+    snapshots: Snapshots,
 }
 
 impl<'a> Recorder<'a> {
@@ -193,8 +196,18 @@ impl<'a> Recorder<'a> {
         let machines = ids.zip(sources).map(|(id, source)| TracedMachine::new(id, source));
         let machines = machines.collect();
         let (others, unplanned) = (Vec::new(), Vec::new());
-        let (command, ended) = (None, None);
-        Ok(Self { plan, checkpoints, header, machines, others, command, ended, unplanned })
+        let (command, ended, snapshots) = (None, None, Snapshots::default());
+        Ok(Self {
+            plan,
+            checkpoints,
+            header,
+            machines,
+            others,
+            command,
+            ended,
+            unplanned,
+            snapshots,
+        })
     }
 
     /// Attaches all probes, then lets the command go.
@@ -204,7 +217,10 @@ impl<'a> Recorder<'a> {
         beside: &mut ConcurrentSampler,
     ) -> Result<Option<Running>, CollectError> {
         for machine in &mut self.machines {
-            machine.open_spools(self.checkpoints.writer())?;
+            match self.plan.flight {
+                Some(flight) => machine.hold(flight),
+                None => machine.open_spools(self.checkpoints.writer())?,
+            }
         }
         // The host comes last: its trace then lies within those of its guests.
         for machine in self.machines.iter_mut().rev() {
@@ -219,6 +235,7 @@ impl<'a> Recorder<'a> {
             machine: MachineId::HOST,
             task: held.task,
             words: self.plan.command.clone(),
+            before: false,
             exit_code: None,
         });
         let program = || self.plan.command[0].clone();
@@ -240,6 +257,7 @@ impl<'a> Recorder<'a> {
                     machine: machine.id(),
                     task,
                     words: self.plan.command.clone(),
+                    before: false,
                     exit_code: None,
                 });
             }
@@ -290,7 +308,15 @@ impl<'a> Recorder<'a> {
                 }
                 measured = now;
             }
-            if checkpoint <= now && !self.checkpoints.is_under_way() {
+            if self.snapshots.begins(control.wants_snapshot()) {
+                self.store_snapshot()?;
+            }
+            if let Some(line) = self.snapshots.line() {
+                control.show(&Progress::Written(line));
+            }
+            // What is held in memory is lost with the recorder.
+            let stores = self.plan.flight.is_none() && !self.checkpoints.is_under_way();
+            if checkpoint <= now && stores {
                 let tables = self.tables();
                 self.header.end = probes::now();
                 self.checkpoints.store(self.header.clone(), tables)?;
@@ -314,13 +340,49 @@ impl<'a> Recorder<'a> {
 
     /// Why the trace can't go on, if its file system lacks space for more.
     fn lacks_disk_space(&self) -> Option<String> {
-        let stored: u64 = self.machines.iter().map(|machine| machine.stored).sum();
+        let events: u64 = self.machines.iter().map(TracedMachine::events).sum();
         let space = disk_space(self.checkpoints.writer().partial_path())?;
-        space.lack(self.plan.min_free, stored)
+        // Those in memory go to files first.
+        let to_write = if self.plan.flight.is_some() { events.saturating_mul(2) } else { events };
+        space.lack(self.plan.min_free, to_write)
+    }
+
+    /// Has what is held written beside the rings: to make it durable takes a busy disk seconds.
+    fn store_snapshot(&mut self) -> Result<(), recording::Error> {
+        let end = probes::now();
+        self.look()?;
+        if let Some(why) = self.lacks_disk_space() {
+            self.snapshots.refuse(&why);
+            return Ok(());
+        }
+        let held = self.held(end);
+        let mut tables = self.tables();
+        tables.machines.iter_mut().for_each(|row| row.end = row.end.min(end));
+        let mut header = TraceHeader { end, ..self.header.clone() };
+        begin_with(&mut header, &tables);
+        header.notes.extend(self.held_notes(header.begin, end));
+        self.snapshots.write(&self.plan.output, Snapshot { header, tables, held, end });
+        Ok(())
+    }
+
+    /// What is in memory of a trace that ends at `end`.
+    fn held(&mut self, end: HostNs) -> Vec<(MachineId, HeldEvents)> {
+        let held = |machine: &mut TracedMachine| Some((machine.id(), machine.held(end)?.clone()));
+        self.machines.iter_mut().filter_map(held).collect()
+    }
+
+    /// For how long events are in memory of a trace from `begin` to `end`.
+    fn held_notes(&mut self, begin: HostNs, end: HostNs) -> Vec<Note> {
+        let note = |machine: &mut TracedMachine| {
+            let began = machine.began();
+            let text = machine.held(end)?.note(began, begin, end);
+            Some(Note { subject: machine.row().name, text })
+        };
+        self.machines.iter_mut().filter_map(note).collect()
     }
 
     fn so_far(&self) -> Progress {
-        let events = self.machines.iter().map(|machine| machine.stored).sum();
+        let events = self.machines.iter().map(TracedMachine::events).sum();
         let lost =
             self.machines.iter().fold(0, |sum: u64, machine| sum.saturating_add(machine.lost()));
         Progress::SoFar { events, lost }
@@ -345,14 +407,19 @@ impl<'a> Recorder<'a> {
         if let Some(row) = &mut self.command {
             row.exit_code = command.and_then(exit_code);
         }
+        let held = self.held(HostNs(u64::MAX));
         let tables = self.tables();
         self.note_machines();
         self.header.end = tables.machines.iter().map(|row| row.end).max().unwrap_or(HostNs(0));
-        let begin = tables.machines.iter().map(|row| row.begin).min().unwrap_or(self.header.begin);
-        // Both say the same instant.
-        let earlier_ns = self.header.begin.since(begin);
-        self.header.begin_unix_ns = self.header.begin_unix_ns.saturating_sub(earlier_ns);
-        self.header.begin = begin;
+        begin_with(&mut self.header, &tables);
+        let notes = self.held_notes(self.header.begin, self.header.end);
+        self.header.notes.extend(notes);
+        for (machine, held) in held {
+            held.write(machine, self.checkpoints.writer(), self.header.end)?;
+        }
+        if let Some(line) = self.snapshots.end() {
+            control.show(&Progress::Written(line));
+        }
         let summary = self.checkpoints.end()?.finish(&self.header, &tables)?;
         Ok(Traced { header: self.header, tables, summary, command, unplanned })
     }
@@ -382,6 +449,10 @@ impl<'a> Recorder<'a> {
         for machine in &mut self.machines {
             machine.add_to(&mut tables);
         }
+        if let Some(command) = &mut tables.command {
+            let machine = &self.machines[command.machine.index()];
+            command.before = machine.has_begun_program(command.task);
+        }
         let host = &tables.machines[MachineId::HOST.index()];
         let (begin, end) = (host.begin, host.end);
         let others = self.others.iter().cloned();
@@ -392,6 +463,15 @@ impl<'a> Recorder<'a> {
     fn note(&mut self, text: &str) {
         self.header.notes.push(Note { subject: "host".to_owned(), text: text.to_owned() });
     }
+}
+
+/// The trace begins when the first machine's does.
+fn begin_with(header: &mut TraceHeader, tables: &TraceTables) {
+    let begin = tables.machines.iter().map(|row| row.begin).min().unwrap_or(header.begin);
+    // Both say the same instant.
+    let (earlier_ns, later_ns) = (header.begin.since(begin), begin.since(header.begin));
+    header.begin_unix_ns = header.begin_unix_ns.saturating_sub(earlier_ns) + later_ns;
+    header.begin = begin;
 }
 
 /// As shells have it: 128 and the signal's number for a command that a signal ended.

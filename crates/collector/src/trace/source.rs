@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::io;
 use std::path::PathBuf;
 
-use model::{HostNs, Machine, Tid, TraceEvent, TraceStack, TraceTask};
+use model::{HostNs, Machine, Tid, TraceEvent, TraceFile, TraceStack, TraceTask};
 use tracer::{RingError, TracerError};
 
 use crate::GuestError;
@@ -95,6 +95,7 @@ pub(super) struct SourceTables {
     pub(super) stacks: Vec<(TraceStack, Vec<String>)>,
     /// Disks: `(dev_t, name)`.
     pub(super) disks: Vec<(u32, String)>,
+    pub(super) files: Vec<TraceFile>,
 }
 
 /// That programs with other rights were executed, whose system calls perf events of single tasks do not see.

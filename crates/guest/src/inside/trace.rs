@@ -232,6 +232,7 @@ fn load(
         stacks: options.stacks,
         // They could not be named here.
         user_stacks: 0,
+        files: 0,
         filter,
         exclude: Some(Pid(std::process::id())),
     })?;

@@ -13,7 +13,8 @@
 use super::fields::{EventColumn, Field, FieldPlace, FieldSink, FieldSource};
 use super::slot::{Record, lock_kind, stack, user_stack, value};
 use super::{
-    BlockOp, BlockRequest, Interrupt, LockKind, PrevState, Slot, TaskName, TraceStack, Vector,
+    BlockOp, BlockRequest, Interrupt, LockKind, PrevState, RequestContent, Slot, TaskName,
+    TraceStack, Vector,
 };
 use crate::{Pid, Tid};
 
@@ -317,7 +318,63 @@ trace_events! { |r|
         lock: u64 => Address,
     }
         28 LOCK_END [2] => TraceEventKind::LockEnd { task: Tid(r.whole(1)?), lock: r.payload(0) },
+    /// The system call that the task is in is of this file.
+    CallFile "call_file" [38] {
+        task: Tid => Tid,
+        /// Its number in the table of files; 0: it found no room there.
+        file: u32 => Number,
+    }
+        30 CALL_FILE [1] => TraceEventKind::CallFile { task: r.task(), file: r.high(0) },
+    /// The system call that the task is in returns that it read or wrote so much.
+    CallBytes "call_bytes" [39] {
+        task: Tid => Tid,
+        bytes: u32 => Bytes,
+    }
+        31 CALL_BYTES [1] => TraceEventKind::CallBytes { task: r.task(), bytes: r.high(0) },
+    /// Pages of a file were added to the page cache.
+    PageAdded "page_added" [40] {
+        /// Who added them.
+        task: Tid => Tid,
+        /// As in `CallFile`.
+        file: u32 => Number,
+        bytes: u32 => Bytes,
+    }
+        32 PAGE_ADDED [1] => TraceEventKind::PageAdded {
+            task: r.task(),
+            file: r.high(0) & FILE_MASK,
+            bytes: (r.high(0) >> FILE_MASK.count_ones()) * PAGE_BYTES,
+        },
+    /// The lock that the task begins to wait for is this file's.
+    LockFile "lock_file" [41] {
+        task: Tid => Tid,
+        /// As in `CallFile`.
+        file: u32 => Number,
+    }
+        33 LOCK_FILE [1] => TraceEventKind::LockFile { task: r.task(), file: r.high(0) },
+    /// What a request holds that goes to the disk.
+    BlockFile "block_file" [42 43 44 45] {
+        request: u64 => Address,
+        content: RequestContent => Detail,
+        /// As in `CallFile`, of a request that holds pages of a file; else 0.
+        file: u32 => Number,
+    }
+        34 BLOCK_FILE [2] => TraceEventKind::BlockFile {
+            request: r.payload(0),
+            content: value(RequestContent::ALL, r.data(1))?,
+            file: r.whole(1)?,
+        },
+    /// The system call that the task is in is of a socket.
+    CallSocket "call_socket" [46 47] {
+        task: Tid => Tid,
+        /// Its address family is that of IP: other machines, or this one through its network stack.
+        network: bool => Detail("local", "network"),
+    }
+        35 CALL_SOCKET [1] => TraceEventKind::CallSocket { task: r.task(), network: r.high(0) != 0 },
 }
+
+/// `TRACE_FILE_BITS` of a page's record: its file. The rest is the number of pages.
+const FILE_MASK: u32 = (1 << 20) - 1;
+const PAGE_BYTES: u32 = 4096;
 
 /// `TRACE_SYSCALL_EXIT`: it failed.
 const SYSCALL_FAILED: u32 = 1 << 31;

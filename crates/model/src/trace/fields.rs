@@ -1,7 +1,10 @@
 //! How the fields of trace events are written and read, whatever the format: a format implements [`FieldSink`] and
 //! [`FieldSource`], a type that is a field of events implements [`Field`], once for all formats.
 
-use super::{BlockOp, BlockRequest, Interrupt, LockKind, PrevState, TaskName, TraceStack, Vector};
+use super::{
+    BlockOp, BlockRequest, FileKind, Interrupt, LockKind, PrevState, RequestContent, TaskName,
+    TraceStack, Vector,
+};
 use crate::{Pid, Tid};
 
 /// A column of a trace's event table. An event has at most one value for each.
@@ -15,7 +18,7 @@ pub enum EventColumn {
     Detail,
     /// A task's new name.
     Name,
-    /// A number: CPU, process, system call, interrupt or disk.
+    /// A number: CPU, process, system call, interrupt, disk or file.
     Number,
     /// An address in the machine.
     Address,
@@ -161,6 +164,19 @@ macro_rules! words {
             /// All values, in the order of their numbers.
             pub const ALL: &'static [Self] = &[$($value),*];
             const WORDS: &'static [&'static str] = &[$($word),*];
+
+            /// The word that files have for it.
+            #[must_use]
+            pub fn word(self) -> &'static str {
+                Self::WORDS[index(Self::ALL, self)]
+            }
+
+            /// The value with this word.
+            #[must_use]
+            pub fn from_word(word: &str) -> Option<Self> {
+                let index = Self::WORDS.iter().position(|known| *known == word)?;
+                Self::ALL.get(index).copied()
+            }
         }
 
         impl Field for $type {
@@ -193,6 +209,20 @@ words!(BlockOp {
     Self::Write => "write",
     Self::Flush => "flush",
     Self::Discard => "discard",
+    Self::Other => "other",
+});
+
+words!(RequestContent {
+    Self::File => "file",
+    Self::Disk => "disk",
+    Self::Metadata => "metadata",
+    Self::Memory => "memory",
+});
+
+words!(FileKind {
+    Self::Regular => "file",
+    Self::Folder => "folder",
+    Self::BlockDevice => "block_device",
     Self::Other => "other",
 });
 

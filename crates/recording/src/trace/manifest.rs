@@ -11,7 +11,7 @@ use crate::error::{Error, Folder};
 use crate::manifest::{Files, Format, Kind, NoteJson};
 
 /// The format of traces this program writes, and the newest it reads.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 const TRACE: Format =
     Format { folder: Folder::Trace, name: "vmscope-trace", version: FORMAT_VERSION };
@@ -150,6 +150,8 @@ struct CommandJson {
     machine: u32,
     tid: u32,
     words: Vec<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    before: bool,
     exit_code: Option<i32>,
 }
 
@@ -159,6 +161,7 @@ impl From<&TracedCommand> for CommandJson {
             machine: command.machine.0,
             tid: command.task.0,
             words: command.words.clone(),
+            before: command.before,
             exit_code: command.exit_code,
         }
     }
@@ -170,6 +173,7 @@ impl From<CommandJson> for TracedCommand {
             machine: MachineId(json.machine),
             task: Tid(json.tid),
             words: json.words,
+            before: json.before,
             exit_code: json.exit_code,
         }
     }

@@ -13,6 +13,7 @@ use crate::error::{Error, Folder};
 use crate::files::{self, EVENTS, TRACE_MANIFEST, machine_spool};
 use crate::folder::{find, verify};
 use crate::reader::{killed, note, spooled};
+use crate::schema::TableSchema;
 use crate::spool::{SpoolReader, Survey};
 
 /// Events of a trace at most: a timeline holds some 20 bytes for each.
@@ -118,7 +119,11 @@ impl Trace {
 
     fn complete(dir: &Path, contents: Contents) -> Result<Self, Error> {
         let Contents { header, command, files } = contents;
-        for table in tables::SCHEMAS {
+        let is_there = |table: &&TableSchema| {
+            let is_there = files.contains_key(table.file) || dir.join(table.file).exists();
+            is_there || !tables::is_optional(table)
+        };
+        for table in tables::SCHEMAS.iter().filter(is_there) {
             verify(dir, table.file, &files, Folder::Trace)?;
         }
         let (tables, _) = tables::read(dir)?;

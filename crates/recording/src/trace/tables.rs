@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use model::{
-    HostNs, LostEvents, Machine, MachineId, Pid, Tid, TraceEventTag, TraceStack, TraceTables,
-    TraceTask,
+    FileKind, HostNs, LostEvents, Machine, MachineId, Pid, Tid, TraceEventTag, TraceFile,
+    TraceStack, TraceTables, TraceTask,
 };
 
 use super::events::Events;
@@ -20,6 +20,7 @@ const MISSING: &str = "missing.parquet";
 const TASKS: &str = "tasks.parquet";
 const DISKS: &str = "disks.parquet";
 const STACKS: &str = "stacks.parquet";
+const FILES: &str = "files.parquet";
 
 /// The tables of a trace.
 pub const SCHEMAS: &[TableSchema] = &[
@@ -29,6 +30,7 @@ pub const SCHEMAS: &[TableSchema] = &[
     Tasks::SCHEMA,
     Disks::SCHEMA,
     Stacks::SCHEMA,
+    Files::SCHEMA,
     Events::SCHEMA,
 ];
 
@@ -37,11 +39,16 @@ type StackRow = (MachineId, TraceStack, Vec<String>);
 /// A probe of a machine, and why it could not be used.
 type MissingRow = (MachineId, (String, String));
 
+/// Whether a trace may lack the table: it has no rows, or was written before there was one.
+pub(super) fn is_optional(table: &TableSchema) -> bool {
+    table.file == FILES
+}
+
 /// Writes the tables into a folder, each after those it refers to.
 pub(super) fn write(
     dir: &Path,
     tables: &TraceTables,
-) -> Result<[(&'static str, FileEntry); 6], Error> {
+) -> Result<Vec<(&'static str, FileEntry)>, Error> {
     let machines = || (0..).map(MachineId).zip(&tables.machines);
     let lost: Vec<_> =
         machines().flat_map(|(id, row)| row.lost.iter().map(move |lost| (id, *lost))).collect();
@@ -51,14 +58,18 @@ pub(super) fn write(
     // In the order that readers may search them in, whatever order they came in.
     let mut stacks: Vec<_> = tables.stacks.iter().collect();
     stacks.sort_by_key(|(machine, number, _)| (*machine, *number));
-    Ok([
+    let mut written = vec![
         write_table::<Machines>(dir, &tables.machines)?,
         write_table::<Lost>(dir, &lost)?,
         write_table::<Missing>(dir, &missing)?,
         write_table::<Tasks>(dir, &tables.tasks)?,
         write_table::<Disks>(dir, &tables.disks)?,
         write_table::<Stacks>(dir, stacks)?,
-    ])
+    ];
+    if !tables.files.is_empty() {
+        written.push(write_table::<Files>(dir, &tables.files)?);
+    }
+    Ok(written)
 }
 
 /// Reads the tables of a folder. Those whose files are not there are empty, and named.
@@ -71,6 +82,7 @@ pub(super) fn read(dir: &Path) -> Result<(TraceTables, Vec<PathBuf>), Error> {
         tasks: folder.rows::<Tasks>()?,
         disks: folder.rows::<Disks>()?,
         stacks: folder.rows::<Stacks>()?,
+        files: folder.rows_if_any::<Files>()?,
         command: None,
     };
     let dangling =
@@ -84,6 +96,7 @@ pub(super) fn read(dir: &Path) -> Result<(TraceTables, Vec<PathBuf>), Error> {
         (TASKS, tables.tasks.iter().all(|task| known(&task.machine))),
         (DISKS, tables.disks.iter().all(|(machine, ..)| known(machine))),
         (STACKS, tables.stacks.iter().all(|(machine, ..)| known(machine))),
+        (FILES, tables.files.iter().all(|file| known(&file.machine))),
     ];
     if let Some((table, _)) = whole.into_iter().find(|(_, whole)| !whole) {
         return Err(dangling(table));
@@ -209,4 +222,28 @@ table! {
     read |row, columns| {
         Ok((*machine, *number, functions.iter().map(Text::to_string).collect()))
     }
+}
+
+table! {
+    Files of TraceFile, whole FILES;
+    write |number, file| {
+        machine: MachineId = file.machine,
+        file: u32 = file.number,
+        dev: u32 = file.device,
+        inode: u64 = file.inode,
+        generation: u32 = file.generation,
+        kind: Text = Text::word(file.kind.word()),
+        links: u32 = file.links,
+        path: Option<Text> = Text::from_text(file.path.as_deref()),
+    }
+    read |row, columns| Ok(TraceFile {
+        machine: *machine,
+        number: *file,
+        device: *dev,
+        inode: *inode,
+        generation: *generation,
+        kind: FileKind::from_word(kind.as_str()).ok_or("invalid kind of file")?,
+        links: *links,
+        path: path.as_ref().map(Text::to_string),
+    })
 }

@@ -54,10 +54,21 @@ impl Wild {
                 in_call: wild.maybe(|wild| wild.u32() as u16),
             }),
             disks: self.rows(|wild, _| (MachineId(wild.below(n)), wild.u32(), wild.text())),
+            files: self.rows(|wild, number| TraceFile {
+                machine: MachineId(wild.below(n)),
+                number: number as u32 + 1,
+                device: wild.u32(),
+                inode: wild.u32().into(),
+                generation: wild.u32(),
+                kind: FileKind::ALL[wild.below(4) as usize],
+                links: wild.u32(),
+                path: wild.maybe(Self::text),
+            }),
             command: self.maybe(|wild| TracedCommand {
                 machine: MachineId(wild.below(n)),
                 task: Tid(wild.u32()),
                 words: (0..wild.below(4)).map(|_| wild.text()).collect(),
+                before: false,
                 exit_code: wild.maybe(|wild| wild.u32().cast_signed()),
             }),
             machines,
@@ -302,6 +313,16 @@ pub(crate) fn small_tables() -> TraceTables {
         asleep_in: None,
         in_call: None,
     };
+    let file = |number, kind, path: Option<&str>| TraceFile {
+        machine: MachineId::HOST,
+        number,
+        device: 254 << 20,
+        inode: 12 + u64::from(number),
+        generation: 7,
+        kind,
+        links: 1,
+        path: path.map(str::to_owned),
+    };
     let (vm, function) =
         (MachineId(1), |names: &[&str]| names.iter().map(ToString::to_string).collect());
     TraceTables {
@@ -320,10 +341,15 @@ pub(crate) fn small_tables() -> TraceTables {
             (vm, TraceStack(3), function(&["rwsem_down_write_slowpath", "path_openat"])),
         ],
         disks: vec![(MachineId::HOST, 254 << 20, "vda".into())],
+        files: vec![
+            file(1, FileKind::Regular, Some("/src/a\\xff.c")),
+            file(2, FileKind::Folder, None),
+        ],
         command: Some(TracedCommand {
             machine: MachineId::HOST,
             task: Tid(41),
             words: vec!["make".into(), "-j2".into()],
+            before: false,
             exit_code: Some(2),
         }),
     }
@@ -379,6 +405,11 @@ pub(crate) fn small_events() -> Vec<Vec<TraceEvent>> {
         TraceEventKind::InterruptExit(Interrupt::Vector(Vector::LocalTimer)),
         TraceEventKind::LockBegin { task: cc1, lock, kind, owner: Some(make), stack },
         TraceEventKind::LockEnd { task: cc1, lock },
+        TraceEventKind::LockFile { task: cc1, file: 1 },
+        TraceEventKind::CallFile { task: cc1, file: 1 },
+        TraceEventKind::PageAdded { task: cc1, file: 1, bytes: 8192 },
+        TraceEventKind::CallBytes { task: cc1, bytes: 4711 },
+        TraceEventKind::CallSocket { task: cc1, network: true },
         TraceEventKind::SyscallExit { task: cc1, number: 257, failed: true },
         TraceEventKind::Exit { task: cc1 },
     ];

@@ -17,6 +17,7 @@ const TRACE: Subject = Subject {
         "tasks.parquet",
         "disks.parquet",
         "stacks.parquet",
+        "files.parquet",
         "events.parquet",
     ],
     write: |path| drop(write(path, &small_header(), &small_tables(), &small_events())),
@@ -43,11 +44,11 @@ fn every_damage_says_what_to_do() {
         "{} is not a trace (its trace.json says \"other\"): give a folder written by `vmscope trace record`",
     );
     check(
-        |path| edit(&path.join("trace.json"), "\"version\": 2", "\"version\": 3"),
-        "{} has trace format 3, this vmscope reads up to 2: use a newer vmscope",
+        |path| edit(&path.join("trace.json"), "\"version\": 3", "\"version\": 4"),
+        "{} has trace format 4, this vmscope reads up to 3: use a newer vmscope",
     );
     check(
-        |path| edit(&path.join("trace.json"), "\"version\": 2", "\"version\": 0"),
+        |path| edit(&path.join("trace.json"), "\"version\": 3", "\"version\": 0"),
         "{}/trace.json is damaged (it says version 0): copy it again from where it was made",
     );
     check(
@@ -100,11 +101,14 @@ fn references_to_no_row_are_damage() {
     (tables.machines[1].lost, tables.machines[1].missing) = (host.lost, host.missing);
     tables.tasks[0].machine = vm;
     tables.disks[0].0 = vm;
+    tables.files[0].machine = vm;
     write(&foreign, &small_header(), &tables, &small_events());
     for table in &TRACE.tables[1..] {
         let path = dir.path().join(table);
-        let machines = small_tables().machines[..1].to_vec();
-        write(&path, &small_header(), &TraceTables { machines, ..TraceTables::default() }, &[]);
+        let TraceTables { machines, files, .. } = small_tables();
+        let machines = machines[..1].to_vec();
+        let own = TraceTables { machines, files, ..TraceTables::default() };
+        write(&path, &small_header(), &own, &[]);
         let row = if *table == "events.parquet" { "an event" } else { "a row" };
         TRACE.check_references(&path, &foreign, table, row);
     }

@@ -44,7 +44,7 @@ fn while_tracing() {
     let path = dir.path().join("trace");
     drop(spool(&path, &header, &tables, &small_events()));
     let trace = check(&path, &merged(&small_events()));
-    let (last, vm) = (HostNs(5_000_137_500), HostNs(5_000_110_500));
+    let (last, vm) = (HostNs(5_000_145_000), HostNs(5_000_110_500));
     assert_eq!(
         (trace.header.begin, trace.header.end),
         (header.begin, last),
@@ -59,7 +59,7 @@ fn while_tracing() {
     assert_eq!(
         notes(&trace),
         [
-            "51 events read from the spools",
+            "56 events read from the spools",
             "its writer is still running or was killed; its tables are those of the last checkpoint: names may \
              be missing",
         ]
@@ -105,7 +105,7 @@ fn what_is_missing_is_said() {
     assert_eq!(
         notes(&trace),
         [
-            "50 events read from the spools",
+            "55 events read from the spools",
             "2 spools of machines that no table has were left out",
             "its writer is still running or was killed; missing tables: tasks",
         ]
@@ -137,7 +137,7 @@ fn while_finishing() {
     let spools = copy_files(writer.partial_path(), &dir.path().join("spools"));
     writer.finish(&header, &tables).unwrap();
     let state = |name: &str, files: &[&str]| half_finished(name, &spools, &path, files);
-    let written = ["machines", "lost", "missing", "tasks", "disks", "stacks", "events"];
+    let written = ["machines", "lost", "missing", "tasks", "disks", "stacks", "files", "events"];
     let written = written.map(|table| format!("{table}.parquet"));
     let written = written.each_ref().map(String::as_str);
     let events = merged(&small_events());

@@ -54,7 +54,8 @@ fn make() -> Vec<(u64, u32, TraceEventKind)> {
 fn check(events: &[(u64, u32, TraceEventKind)], expected: &str) {
     let mut scene = Scene::new(events).task(10, "vmscope");
     let (machine, task) = (MachineId::HOST, Tid(10));
-    scene.tables.command = Some(TracedCommand { machine, task, words: vec![], exit_code: Some(0) });
+    scene.tables.command =
+        Some(TracedCommand { machine, task, words: vec![], before: false, exit_code: Some(0) });
     let timeline = scene.build();
     let path = critical_path(&timeline, Scope::command(&scene.tables, &timeline).unwrap());
     let mut text = String::new();

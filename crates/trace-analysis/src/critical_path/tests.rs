@@ -462,6 +462,7 @@ fn a_command_begins_when_it_is_released() {
             machine: MachineId(machine),
             task: Tid(task),
             words: vec![],
+            before: false,
             exit_code: None,
         };
         let tables = TraceTables { command: Some(command), ..TraceTables::default() };

@@ -113,6 +113,9 @@ fn figures_of(kind: &str) -> &'static str {
             "disks' times"
         }
         "lock_begin" | "lock_end" => "waits for locks",
+        "call_file" | "call_bytes" | "call_socket" | "page_added" | "lock_file" | "block_file" => {
+            "figures of files and sockets"
+        }
         _ => "all figures",
     }
 }

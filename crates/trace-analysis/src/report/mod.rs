@@ -9,6 +9,7 @@
 
 mod compare;
 mod data_quality;
+mod files;
 mod gantt;
 mod heading;
 mod host_side;
@@ -56,6 +57,8 @@ pub enum View {
     CriticalPath,
     /// Every process.
     Process,
+    /// What was done with which file.
+    Files,
     /// What everyone did when, drawn in characters.
     Gantt,
 }
@@ -99,6 +102,8 @@ pub struct Context<'a> {
 pub enum NoView {
     /// There is no critical path: no command was traced on this machine.
     NoCommand(String),
+    /// The trace does not say which files were used.
+    NoFiles,
     /// The overview is several tables.
     OverviewAsCsv,
     /// The drawing is text.
@@ -118,6 +123,7 @@ pub fn text(context: &Context<'_>, view: View, width: Width) -> Result<Report, N
         View::Kernel => kernel::parts(context),
         View::CriticalPath => path::parts(context, context.path()?),
         View::Process => process::parts(context),
+        View::Files => files::parts(context.with_files()?),
         View::Gantt => gantt::parts(context, width),
     };
     Ok(Report { parts, ..heading::report(context) })
@@ -137,6 +143,7 @@ pub fn csv(context: &Context<'_>, view: View) -> Result<String, NoView> {
         View::Kernel => kernel::data(context),
         View::CriticalPath => path::segments(context, context.path()?),
         View::Process => processes(&context.findings, context.limit),
+        View::Files => files::table(context.with_files()?),
     };
     Ok(table.csv())
 }
@@ -172,6 +179,9 @@ pub fn json(context: &Context<'_>, view: View) -> Result<Value, NoView> {
             let table = processes(&context.findings, context.limit);
             object.insert("processes".into(), table.json());
         }
+        (View::Files, _) => {
+            object.insert("files".into(), files::json(context.with_files()?));
+        }
         (View::Gantt, _) => return Err(NoView::GanttAsData),
         _ => {}
     }
@@ -195,6 +205,10 @@ impl Context<'_> {
         self.findings.timeline.length_ns()
     }
 
+    fn with_files(&self) -> Result<&Self, NoView> {
+        if self.findings.timeline.files.is_empty() { Err(NoView::NoFiles) } else { Ok(self) }
+    }
+
     fn path(&self) -> Result<&crate::findings::Path, NoView> {
         let no_command = || NoView::NoCommand(self.machine().name.clone());
         self.findings.path().ok_or_else(no_command)
@@ -208,6 +222,9 @@ impl fmt::Display for NoView {
                 let machine = clean(machine);
                 write!(f, "no command was traced on {machine}: say which process with --process")
             }
+            Self::NoFiles => f.write_str(
+                "the trace does not say which files were used: record it with `trace record --files`",
+            ),
             Self::OverviewAsCsv => {
                 f.write_str("the overview has no table: give --view with --format csv")
             }

@@ -17,6 +17,7 @@ pub(super) fn parts(context: &Context<'_>) -> Vec<Part> {
         let line = kernel::line(&kernel.times_of(&findings.tasks));
         lines += &format!("CPU time of {}: {line}\n", context.whose());
     }
+    lines += &profile::network_line(context).unwrap_or_default();
     let life = findings.life();
     let mut causes = causes(&life, ROWS);
     causes.title = waits::summary(context, &life);

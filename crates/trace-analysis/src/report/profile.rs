@@ -5,6 +5,7 @@ use table::{Cell, Column, Part, Scale, Table, length, percent};
 
 use super::{Context, object};
 use crate::profile::BusyMatrix;
+use crate::timeline::files::{SocketUse, Traffic};
 
 /// What can be busy, and under which keys.
 const PARTS: [(&str, &str); 6] = [
@@ -21,7 +22,9 @@ const N_KNOWN: usize = 4;
 pub(super) fn parts(context: &Context<'_>) -> Vec<Part> {
     let mut disks = disks(context);
     disks.title = "Disks, in all of the trace".to_owned();
-    vec![table(context).into(), disks.into()]
+    let mut parts = vec![table(context).into(), disks.into()];
+    parts.extend(network(context).map(Part::from));
+    parts
 }
 
 /// The machine, each CPU and each disk.
@@ -110,17 +113,72 @@ fn disks(context: &Context<'_>) -> Table {
     table
 }
 
+/// `Network: ...` if there was any.
+pub(super) fn network_line(context: &Context<'_>) -> Option<String> {
+    let sockets = context.findings.timeline.files.sockets.values();
+    let mut sum = SocketUse::default();
+    sockets.for_each(|of| sum.merge(of));
+    let Traffic { sent, received, waits } = sum.network;
+    let mb = |bytes: u64| bytes as f64 / 1e6;
+    (sum.network != Traffic::default()).then(|| {
+        format!(
+            "Network: {:.1} MB sent, {:.1} MB received, tasks were asleep in its calls for {}\n",
+            mb(sent.bytes),
+            mb(received.bytes),
+            length(waits.ns)
+        )
+    })
+}
+
+/// What all tasks sent and received; `None`: it was not traced, or nothing was.
+fn network(context: &Context<'_>) -> Option<Table> {
+    let all = context.findings.timeline.files.sockets.values();
+    let sum = all.fold(SocketUse::default(), |mut sum, of| {
+        sum.merge(of);
+        sum
+    });
+    let columns = vec![
+        Column::name("sockets").json("sockets"),
+        Column::number("sends").json("sends"),
+        Column::number("sent, MB").decimals(1),
+        Column::json_only("sent_bytes"),
+        Column::number("receives").json("receives"),
+        Column::number("received, MB").decimals(1),
+        Column::json_only("received_bytes"),
+        Column::number("tasks asleep in it, s").scale(Scale::S).json("wait_ns"),
+    ];
+    let mut table = Table::new("Network, in all of the trace", columns);
+    let used = [("network (IP)", sum.network), ("local", sum.local)];
+    for (name, of) in used.into_iter().filter(|(_, of)| *of != Traffic::default()) {
+        table.row([
+            name.into(),
+            of.sent.calls.into(),
+            Cell::Real(of.sent.bytes as f64 / 1e6),
+            Cell::bytes(of.sent.bytes),
+            of.received.calls.into(),
+            Cell::Real(of.received.bytes as f64 / 1e6),
+            Cell::bytes(of.received.bytes),
+            Cell::ns(of.waits.ns),
+        ]);
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
 pub(super) fn json(context: &Context<'_>) -> Value {
     let findings = &context.findings;
-    let (profile, range) = (findings.profile(), findings.range());
+    let (found, range) = (findings.profile(), findings.range());
     let cpu = |(cpu, of): &(u32, BusyMatrix)| json!({ "cpu": cpu, "time": four_way(of) });
-    json!({
+    let mut profile = json!({
         "begin_ns": range.start.since(findings.timeline.begin),
         "end_ns": range.end.since(findings.timeline.begin),
-        "machine": four_way(&profile.machine),
-        "cpus": profile.cpus.iter().map(cpu).collect::<Value>(),
+        "machine": four_way(&found.machine),
+        "cpus": found.cpus.iter().map(cpu).collect::<Value>(),
         "disks": disks(context).json(),
-    })
+    });
+    if let Some(network) = network(context) {
+        profile["network"] = network.json();
+    }
+    profile
 }
 
 fn four_way(of: &BusyMatrix) -> Value {

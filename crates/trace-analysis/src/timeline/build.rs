@@ -26,6 +26,7 @@
 mod calls;
 mod cpus;
 mod disks;
+mod files;
 mod inferred_syscalls;
 mod invariants;
 mod lives;
@@ -54,6 +55,7 @@ use super::{LockWait, Problem, State, TaskId, Timeline};
 use calls::CallCounts;
 use cpus::{Current, TrackedCpu};
 use disks::Disks;
+use files::FileCounts;
 use inferred_syscalls::SyscallEvidence;
 use scope::Scope;
 pub use scope::Survey;
@@ -94,6 +96,7 @@ pub struct Builder<'a> {
     /// The command's first task, until it begins its program.
     held: Option<Tid>,
     calls: CallCounts,
+    files: FileCounts,
     evidence: SyscallEvidence<'a>,
     problems: Problems,
     /// The begin of the requested range, until it is reached.
@@ -140,6 +143,7 @@ impl<'a> Builder<'a> {
             begin: self.scope.begin,
             end: self.scope.end,
             calls: self.calls.finish(&self.tasks, self.scope.end),
+            files: self.files.finish(self.scope.end),
             tasks: self.tasks.finish(self.scope.end),
             cpus: self.cpus.into_iter().map(TrackedCpu::finish).collect(),
             disks: self.disks.finish(self.scope.end),
@@ -170,8 +174,9 @@ impl<'a> Builder<'a> {
             tasks: Tasks::new(there, &vcpus(tables, machine), scope.begin),
             cpus: scope.cpus.iter().map(|number| TrackedCpu::new(*number, scope.begin)).collect(),
             disks: Disks::new(tables, machine),
-            held: command.map(|command| command.task),
+            held: command.filter(|it| !it.before).map(|command| command.task),
             calls: CallCounts::default(),
+            files: FileCounts::new(tables, machine),
             evidence,
             problems,
             counts_from: scope.range.as_ref().map(|range| range.start),
@@ -184,6 +189,7 @@ impl<'a> Builder<'a> {
         let Some(from) = self.counts_from.take_if(|from| *from <= now) else { return };
         self.calls.restart(from);
         self.disks.restart();
+        self.files.restart(from);
         self.problems.0.retain(|problem, _| *problem == Problem::LostEvents);
     }
 
@@ -258,8 +264,12 @@ impl<'a> Builder<'a> {
             TraceEventKind::Exec { task, name } => self.exec(task, name),
             TraceEventKind::Rename { task, name } => self.rename(task, name),
             TraceEventKind::Exit { task } => self.exit(task),
-            TraceEventKind::SyscallEnter { task, number } => self.syscall_enter(row, task, number),
+            TraceEventKind::SyscallEnter { task, number } => {
+                self.syscall_enter(row, task, number);
+                self.end_call_of_file(task);
+            }
             TraceEventKind::SyscallExit { task, number, failed } => {
+                self.end_call_of_file(task);
                 self.syscall_exit(row, task, number);
                 if let Some(id) = self.tasks.find(task) {
                     self.calls.end(id, failed, self.now);
@@ -267,7 +277,10 @@ impl<'a> Builder<'a> {
             }
             TraceEventKind::InterruptEnter(interrupt) => self.cpus[row].interrupt_enter(interrupt),
             TraceEventKind::InterruptExit(interrupt) => self.interrupt_exit(row, interrupt),
-            TraceEventKind::FaultEnter { user, .. } => self.fault_enter(row, user),
+            TraceEventKind::FaultEnter { user, .. } => {
+                self.fault_enter(row, user);
+                self.begin_fault_of_file(row);
+            }
             TraceEventKind::FaultExit { .. } => self.fault_exit(row),
             TraceEventKind::BlockInsert(request) => self.block_insert(&request),
             TraceEventKind::BlockIssue(request) => self.block_issue(&request),
@@ -284,6 +297,14 @@ impl<'a> Builder<'a> {
                 self.lock_begin(task, lock, kind, owner, stack);
             }
             TraceEventKind::LockEnd { task, lock } => self.lock_end(task, lock),
+            TraceEventKind::CallFile { task, file } => self.call_file(task, file),
+            TraceEventKind::CallSocket { task, network } => self.call_socket(task, network),
+            TraceEventKind::CallBytes { task, bytes } => self.call_bytes(task, bytes),
+            TraceEventKind::PageAdded { task, file, bytes } => self.page_added(task, file, bytes),
+            TraceEventKind::LockFile { task, file } => self.lock_file(task, file),
+            TraceEventKind::BlockFile { request, content, file } => {
+                self.block_file(request, content, file);
+            }
             // A kind that no view needs.
             _ => {}
         }
@@ -318,6 +339,9 @@ impl Builder<'_> {
     }
 
     fn block_complete(&mut self, row: usize, request: u64, bytes: u32) {
+        if let Some(under_way) = self.disks.under_way(request, &self.tasks) {
+            self.files.complete(request, bytes, &under_way);
+        }
         let done = self.disks.complete(request, bytes, self.now, &mut self.tasks);
         match done {
             Some(maker) => self.cpus[row].complete(maker),
@@ -359,6 +383,7 @@ impl Builder<'_> {
         let waits = &mut self.tasks[id].context.lock;
         if waits.as_ref().is_some_and(|wait| wait.lock == lock) {
             *waits = None;
+            self.files.unlock(id, self.now);
         }
     }
 }

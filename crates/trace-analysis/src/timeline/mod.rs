@@ -12,6 +12,7 @@
 //! Segments of a task touch and cover its life; those of a CPU touch and cover the trace: both are asserted when built.
 
 pub(crate) mod build;
+pub mod files;
 mod range;
 mod rows;
 
@@ -49,6 +50,8 @@ pub struct Timeline {
     pub disks: Vec<Disk>,
     /// System calls that began in the trace, by who made them and their number on x86-64.
     pub calls: BTreeMap<(TaskId, u16), Calls>,
+    /// What tasks and disks did with files.
+    pub files: files::Files,
     /// Problems in the events, and how often each occurred.
     pub problems: BTreeMap<Problem, u64>,
 }

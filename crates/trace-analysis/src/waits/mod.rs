@@ -33,6 +33,7 @@ pub use details::{Detail, Holder, HolderKnown, LockDetail, details, waker_name, 
 pub use lengths::{Lengths, lengths};
 pub use life::{Life, Sum};
 pub use rows::{Row, rows, total};
+pub(crate) use stack::split_stack;
 pub use stacks::{WaitStack, stacks};
 
 /// What each task's life is made of, in the order of `Timeline::tasks`.

@@ -207,7 +207,7 @@ fn syscall_of(function: &str) -> Option<&str> {
 }
 
 /// The functions of `TraceTask::asleep_in`, innermost first, whatever stands between them.
-pub(super) fn split_stack(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn split_stack(text: &str) -> impl Iterator<Item = &str> {
     let names = text.split(|c: char| c.is_whitespace() || matches!(c, ';' | ',' | '<'));
     names.filter(|name| !name.is_empty())
 }

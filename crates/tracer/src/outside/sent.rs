@@ -14,13 +14,17 @@ pub struct SentRings {
     rings: Vec<Ring>,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Ring {
     head: u64,
     tail: u64,
     lost: [u64; KINDS],
     /// As many as came so far, at most `slots_per_ring`.
     slots: Vec<Slot>,
+}
+
+impl Ring {
+    const EMPTY: Self = Self { head: 0, tail: 0, lost: [0; KINDS], slots: Vec::new() };
 }
 
 /// Why what a guest sent can't be taken.
@@ -41,7 +45,7 @@ impl SentRings {
     /// When their sizes are out of bounds.
     pub fn new(rings: usize, slots_per_ring: usize) -> Result<Self, LayoutError> {
         Claim { slots_per_ring, rings, ..Claim::default() }.check_sizes()?;
-        Ok(Self { slots_per_ring, rings: vec![Ring::default(); rings] })
+        Ok(Self { slots_per_ring, rings: vec![Ring::EMPTY; rings] })
     }
 
     /// Takes slots that the guest sent: those that follow the ones it sent before.

@@ -253,7 +253,7 @@ fn a_corrupt_slot_ends_it_where_it_lies() {
         assert_eq!(ring.tail, 1);
     };
     check(0, 0, DecodeError::Kind(0));
-    check(30, 0, DecodeError::Kind(30));
+    check(40, 0, DecodeError::Kind(40));
     check(255, 0, DecodeError::Kind(255));
     check(8, 0, DecodeError::Cut(8));
     check(12, 0, DecodeError::Value(12));

@@ -98,6 +98,8 @@ const TESTS: &[Test] = tests! {
     Main trace::waits_have_user_stacks_of_the_functions_that_waited,
     Main trace::waits_have_their_causes_and_witnesses_agree,
     Main trace::a_command_alone_is_traced_by_events_of_its_own,
+    Main trace::a_flight_recorder_keeps_the_last_seconds,
+    Main trace::files_have_their_bytes_waits_and_requests,
     Main trace::disturbed_traces_say_what_is_missing,
     Main trace_guest::a_guest_is_traced_from_outside,
     Main trace_guest::garbage_in_guests_rings_ends_their_traces_alone,

@@ -42,6 +42,7 @@ static HOST: SharedHost = SharedHost::new(
     "trace",
     &[
         Part { test: "waits_have_user_stacks_of_the_functions_that_waited", script: stacks },
+        Part { test: "files_have_their_bytes_waits_and_requests", script: files },
         Part { test: "waits_have_their_causes_and_witnesses_agree", script: causes },
         Part { test: "disturbed_traces_say_what_is_missing", script: disturbances },
     ],
@@ -102,6 +103,162 @@ pub(crate) fn a_command_alone_is_traced_by_events_of_its_own() {
     assert!(!missing(&machine), "{machine}");
     let (machine, _) = machine_and_calls("rights");
     assert!(missing(&machine), "{machine}");
+}
+
+/// `--flight`: a trace that begins in the middle has the tasks of its begin, and all figures hold as in others. Programs whose
+/// numbers count up are the witness: the last one is in the trace, the first is not, and what SIGUSR1 wrote is of before.
+pub(crate) fn a_flight_recorder_keeps_the_last_seconds() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "
+        vmscope trace record -o last --flight 1 -- sh -c '
+            for i in $(seq 40); do cp /bin/sleep p$i; ./p$i 0.1; done'
+        vmscope trace record -o small --flight 60 --flight-memory 1M -- sh -c '
+            for i in $(seq 3); do cp /bin/sleep q$i; done
+            ./q1 0.1; dd if=/dev/zero of=/dev/null bs=1 count=100000 2>/dev/null; ./q2 0.1; ./q3 0.1'
+        vmscope trace record -o wanted --flight 60 2>said.txt &
+        recorder=$!
+        until [ -s said.txt ]; do sleep 0.1; done
+        ./q1 0.2
+        kill -USR1 $recorder
+        until grep -q wanted.1: said.txt; do sleep 0.1; done
+        ./q2 0.2
+        kill -INT $recorder
+        wait $recorder";
+    let ran = in_testbed("trace", folder.path(), &format!("set -e\n{script}")).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let view = |name: &str, view: &str| {
+        let arguments = ["--view", view, "--all", "--limit", "0"];
+        report(&folder.path().join(name), &arguments).unwrap()
+    };
+    let report_of = |name: &str| view(name, "process");
+    let names = |report: &Value| -> Vec<String> {
+        let rows = report["processes"].as_array().unwrap();
+        rows.iter().map(|row| text(row, "name").to_owned()).collect()
+    };
+    let has = |report: &Value, name: &str| names(report).iter().any(|other| other == name);
+    for name in ["last", "small", "wanted", "wanted.1"] {
+        let report = report_of(name);
+        check_sums(&view(name, "overview")).unwrap();
+        assert_eq!(report["machine"]["lost"], serde_json::json!([]), "{name}");
+        // No task is one that only an event shows: the tasks of the begin are all there.
+        let unnamed = names(&report).into_iter().filter(|name| name.starts_with('['));
+        let is_number = |name: &String| name[1..].trim_end_matches(']').parse::<u32>().is_ok();
+        assert_eq!(unnamed.filter(is_number).count(), 0, "{name}");
+    }
+    let last = report_of("last");
+    assert!(has(&last, "p40") && !has(&last, "p1"), "{:?}", names(&last));
+    assert_eq!(last["trace"]["duration_ns"], 1_000_000_000_u64);
+    // The shell is the command, and began its program before.
+    assert_eq!((&last["command"]["exit_code"], has(&last, "sh")), (&0.into(), true));
+    let small = report_of("small");
+    assert!(has(&small, "q3") && !has(&small, "q1"), "{:?}", names(&small));
+    assert!(small["trace"]["notes"].to_string().contains("--flight-memory"), "{small}");
+    let (before, all) = (report_of("wanted.1"), report_of("wanted"));
+    assert!(has(&before, "q1") && !has(&before, "q2"), "{:?}", names(&before));
+    assert!(has(&all, "q1") && has(&all, "q2"), "{:?}", names(&all));
+}
+
+/// 512 pages that are read from the disk, read again from the page cache, written to another file; a folder whose lock four
+/// processes want; a file of two names, one without any, one with a name that steers terminals.
+const FILES: &str = "
+    dd if=/dev/zero of=/disk/known bs=4096 count=512 conv=fsync 2>/dev/null
+    sync; echo 3 >/proc/sys/vm/drop_caches
+    exec 3>/disk/gone; rm /disk/gone
+    vmscope trace record --files --buffer 16M -o files -- sh -c '
+        dd if=/disk/known of=/disk/copy bs=4096 count=512 conv=fsync 2>/dev/null
+        dd if=/disk/known of=/dev/null bs=4096 2>/dev/null
+        cp /disk/known /disk/cp
+        dd if=/disk/known of=/disk/direct bs=64k count=8 oflag=direct 2>/dev/null
+        dd if=/dev/zero bs=1000 count=3 2>/dev/null >&3
+        n=$(printf \"/disk/a\\033[2Jb\\377\"); echo 12345 >\"$n\"; ln \"$n\" /disk/second; cat /disk/second
+        waits 2 /disk inode'
+    vmscope trace report files --view files --limit 0 --all >files.txt
+    exec 3>&-; umount /disk";
+
+fn files() -> String {
+    format!("{DISK}{FILES}")
+}
+
+pub(crate) fn files_have_their_bytes_waits_and_requests() {
+    let folder = HOST.succeeded("files_have_their_bytes_waits_and_requests").files;
+    let trace = folder.join("files");
+    let view = |view: &str, arguments: &[&str]| {
+        report(&trace, &[&["--view", view, "--limit", "0"], arguments].concat()).unwrap()
+    };
+    let command = view("files", &[]);
+    let rows = command["files"]["files"].as_array().unwrap();
+    let number = |row: &Value, key: &str| row[key].as_u64().unwrap();
+    let row = |path: &str| {
+        let found = rows.iter().find(|row| text(row, "file") == path);
+        found.unwrap_or_else(|| panic!("{path}: {rows:?}"))
+    };
+    const BYTES: u64 = 512 * 4096;
+
+    // Read three times and in part a fourth time, from the disk once.
+    let known = row("/disk/known");
+    assert_eq!(number(known, "read_bytes"), 3 * BYTES + 8 * 65536);
+    assert_eq!(
+        (number(known, "pages_read_bytes"), number(known, "disk_read_bytes")),
+        (BYTES, BYTES)
+    );
+    assert!(2 * BYTES + 8 * 65536 <= number(known, "cached_bytes"), "{known}");
+    assert!(number(known, "cached_reads") < number(known, "reads"), "{known}");
+    assert!(0 < number(known, "disk_wait_ns"), "{known}");
+    // Written once, and to the disk by the kernel for it.
+    let copy = row("/disk/copy");
+    let of_copy = ["writes", "written_bytes", "pages_made_bytes", "disk_written_bytes"];
+    assert_eq!(of_copy.map(|key| number(copy, key)), [512, BYTES, BYTES, BYTES]);
+    // By `copy_file_range`.
+    let cp = row("/disk/cp");
+    assert_eq!((number(cp, "written_bytes"), number(cp, "read_bytes")), (BYTES, 0));
+    // Past the page cache.
+    let direct = row("/disk/direct");
+    let of_direct = ["written_bytes", "pages_made_bytes", "disk_written_bytes"];
+    assert_eq!(of_direct.map(|key| number(direct, key)), [8 * 65536, 0, 8 * 65536]);
+    let gone = row("/disk/gone (deleted)");
+    assert_eq!((number(gone, "links"), number(gone, "written_bytes")), (0, 3000));
+    // By the name by which it was first seen, of any bytes, which no terminal obeys.
+    let hostile = rows.iter().find(|row| text(row, "file").starts_with("/disk/a")).unwrap();
+    assert!(text(hostile, "file").ends_with("b\\xff"), "{hostile}");
+    assert_eq!(["written_bytes", "read_bytes"].map(|key| number(hostile, key)), [6, 6]);
+    assert!(!rows.iter().any(|row| text(row, "file") == "/disk/second"));
+    let shown = std::fs::read(folder.join("files.txt")).unwrap();
+    assert!(!shown.contains(&0x1b), "{}", String::from_utf8_lossy(&shown));
+
+    // The folder's lock: waited for by those who make files in it, and held by them.
+    let locks = command["files"]["locks"].as_array().unwrap();
+    let folder = rows.iter().find(|row| {
+        text(row, "kind") == "folder" && text(row, "file").starts_with("/disk/waits-inode-")
+    });
+    let folder = folder.unwrap();
+    let of_folder: Vec<_> =
+        locks.iter().filter(|row| text(row, "file") == text(folder, "file")).collect();
+    let sum = |rows: &[&Value]| -> u64 { rows.iter().map(|row| number(row, "ns")).sum() };
+    let is_known = |row: &&&Value| row["holder"].is_string();
+    let held: Vec<&Value> = of_folder.iter().filter(is_known).copied().collect();
+    assert!(held.iter().all(|row| text(row, "holder").starts_with("wait-inode (")), "{held:?}");
+    assert!(sum(&of_folder) < 2 * sum(&held), "{} {}", sum(&of_folder), sum(&held));
+    assert_eq!(number(folder, "lock_wait_ns"), sum(&of_folder));
+    // As long as by the stacks of the sleeps, which leave out what was spun.
+    let waits = view("waits", &["--process", "wait-inode"]);
+    let details = waits["waits"]["details"].as_array().unwrap();
+    let of_inodes = details.iter().filter(|row| text(row, "cause") == "inode lock");
+    let by_stacks: u64 = of_inodes.map(|row| number(row, "ns")).sum();
+    let all: Vec<&Value> =
+        locks.iter().filter(|row| text(row, "waiter").starts_with("wait-inode")).collect();
+    assert!(by_stacks <= sum(&all), "{by_stacks} {}", sum(&all));
+
+    // Metadata and journal are apart, and all requests are the disks'.
+    let everyone = view("files", &["--all"]);
+    let classes = everyone["files"]["requests"].as_array().unwrap();
+    let class = |name: &str| classes.iter().find(|row| text(row, "content") == name);
+    assert!(class("journal").is_some_and(|row| 0 < number(row, "written_bytes")), "{classes:?}");
+    let profile = view("profile", &["--all"]);
+    let disks = profile["profile"]["disks"].as_array().unwrap();
+    for key in ["requests", "read_bytes", "written_bytes"] {
+        let sum = |rows: &[Value]| -> u64 { rows.iter().map(|row| number(row, key)).sum() };
+        assert_eq!(sum(classes), sum(disks), "{key}");
+    }
 }
 
 /// `sleeper` sleeps in two functions, and says how long it was on no CPU meanwhile, by its own clocks.

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
-use collector::trace::{GuestPath, Scope, TracePlan, Traced, trace};
+use anyhow::Context as _;
+use collector::trace::{Flight, GuestPath, Scope, TracePlan, Traced, trace};
 use collector::{CollectError, Control, Next, Progress, Roots};
 use model::TraceTables;
 use rustix::process::{Signal, getpgrp};
@@ -17,7 +18,7 @@ use table::{clean, counted};
 
 use super::super::run::Run;
 use cli::duration_in_seconds;
-use cli::{Usage, size};
+use cli::{SIGUSR1, SignalFlag, Usage, size};
 
 /// A command may take so long to end while it is still traced.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
@@ -31,6 +32,7 @@ const EXAMPLE: &str = "Examples:
   vmscope trace record -o ten --duration 10   10 s of everything
   vmscope trace record -o db --follow 4711 --duration 30s
                                               a process and its descendants
+  vmscope trace record -o slow --flight 30    the last 30 s before Ctrl-C
   vmscope trace record -o web --vm web --duration 10
                                               a guest, from outside
   vmscope trace record -o build --vm web -- make -C /src
@@ -56,9 +58,19 @@ pub(crate) struct Args {
     /// Free disk space at which the trace stops (0: never) [default: 5 % of the disk, 1G at most]
     #[arg(long, alias = "keep-free", value_name = "SIZE", value_parser = size)]
     min_free: Option<u64>,
+    /// Keep only the last events of this time, in memory, until the trace ends; `kill -USR1` writes them to DIR.1,
+    /// DIR.2... and the recorder goes on
+    #[arg(long, value_name = "TIME", conflicts_with = "vm", value_parser = some_time)]
+    flight: Option<Duration>,
+    /// Memory for --flight, for all CPUs: beyond it less time is kept
+    #[arg(long, value_name = "SIZE", default_value = "256M", requires = "flight", value_parser = flight_memory)]
+    flight_memory: u64,
     /// Record user call stacks of this host's tasks at each sleep, by frame pointers
     #[arg(long)]
     user_stacks: bool,
+    /// Record which files and sockets of this host system calls, the page cache, inode locks and disks work for
+    #[arg(long)]
+    files: bool,
     /// Trace only COMMAND and its descendants
     #[arg(long, conflicts_with_all = ["follow", "cgroup"], requires = "command")]
     only_command: bool,
@@ -95,6 +107,9 @@ enum Transport {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = plan(args)?;
     let mut end = End::new(args.duration, &args.command, &args.output)?;
+    if let Some(flight) = args.flight {
+        end = end.of_flight(flight)?;
+    }
     let traced = trace(&plan, &mut end)?;
     Ok(end.finish(&traced, &args.output))
 }
@@ -116,7 +131,9 @@ pub(crate) fn host_plan(
         vms: vms.to_vec(),
         guest_path: GuestPath::Memory,
         user_stacks: false,
+        files: false,
         min_free,
+        flight: None,
         command: command.to_vec(),
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
     })
@@ -164,7 +181,9 @@ fn plan(args: &Args) -> anyhow::Result<TracePlan> {
             _ => GuestPath::Link,
         },
         user_stacks: args.user_stacks,
+        files: args.files,
         min_free: args.min_free,
+        flight: args.flight.map(|keep| Flight { keep, bytes: args.flight_memory }),
         command: args.command.clone(),
         vmscope_version: env!("CARGO_PKG_VERSION").to_owned(),
     })
@@ -213,6 +232,8 @@ pub(crate) struct End<'a> {
     /// Until when the command may take to end.
     last_events: Option<Instant>,
     terminal: bool,
+    /// For how long a flight recorder keeps events, and whether it is to write them.
+    flight: Option<(Duration, SignalFlag)>,
 }
 
 impl<'a> End<'a> {
@@ -222,7 +243,14 @@ impl<'a> End<'a> {
         output: &Path,
     ) -> anyhow::Result<Self> {
         let run = Run::new(duration, output, "vmscope trace report")?;
-        Ok(Self { command, run, last_events: None, terminal: io::stderr().is_terminal() })
+        let terminal = io::stderr().is_terminal();
+        Ok(Self { command, run, last_events: None, terminal, flight: None })
+    }
+
+    /// Of a trace that keeps the last events only: SIGUSR1 has them written.
+    fn of_flight(self, keep: Duration) -> anyhow::Result<Self> {
+        let write = SignalFlag::catch(&[SIGUSR1]).context("failed to catch signals")?;
+        Ok(Self { flight: Some((keep, write)), ..self })
     }
 
     /// Sums up, and says what the program's exit code is.
@@ -241,6 +269,13 @@ impl<'a> End<'a> {
     fn until(&self) -> String {
         let time = self.run.duration().map(|time| format!(", for {time:?} at most"));
         let time = time.unwrap_or_default();
+        if let (Some((keep, _)), []) = (&self.flight, self.command) {
+            let time = time.trim_end_matches(" at most");
+            let pid = std::process::id();
+            return format!(
+                "{time}, keeping the last {keep:?}; Ctrl-C writes them, kill -USR1 {pid} too and goes on"
+            );
+        }
         match self.command {
             [] if time.is_empty() => "; Ctrl-C ends it".to_owned(),
             [] => format!("{}; Ctrl-C ends it", time.trim_end_matches(" at most")),
@@ -272,6 +307,10 @@ impl Control for End<'_> {
         self.run.wait(at_most, wake);
     }
 
+    fn wants_snapshot(&mut self) -> bool {
+        self.flight.as_ref().is_some_and(|(_, write)| write.take())
+    }
+
     /// Prints the first line always, progress only on a terminal. Output of a guest's command goes to standard output.
     fn show(&mut self, progress: &Progress) {
         match progress {
@@ -282,6 +321,7 @@ impl Control for End<'_> {
                 let line = format!("tracing {cpus}{}", self.until());
                 self.run.begin_with(clean(&line).into());
             }
+            Progress::Written(line) => say!("{}", clean(line)),
             _ if !self.terminal => {}
             Progress::SoFar { events, lost } => {
                 say!(part: "\r{events} events, {lost} lost ");
@@ -355,6 +395,16 @@ pub(crate) fn buffer(text: &str) -> Result<u64, String> {
     match size(text)? {
         bytes @ MIN_BUFFER..=MAX_BUFFER => Ok(bytes),
         _ => Err("the buffer lies between 64K and 1G".to_owned()),
+    }
+}
+
+/// Less holds no second of a busy host.
+const MIN_FLIGHT: u64 = 1 << 20;
+
+fn flight_memory(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes @ MIN_FLIGHT.. => Ok(bytes),
+        _ => Err("the memory is at least 1M".to_owned()),
     }
 }
 

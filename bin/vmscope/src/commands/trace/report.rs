@@ -68,6 +68,8 @@ enum View {
     CriticalPath,
     /// Every process: its life, CPU time, waits and disk requests
     Process,
+    /// Every file: bytes, waits for its lock and its pages, page cache and disks (needs record --files)
+    Files,
     /// A Gantt chart of all tasks in characters (text only)
     Gantt,
 }
@@ -161,6 +163,7 @@ impl From<View> for trace_analysis::report::View {
             View::Kernel => Self::Kernel,
             View::CriticalPath => Self::CriticalPath,
             View::Process => Self::Process,
+            View::Files => Self::Files,
             View::Gantt => Self::Gantt,
         }
     }

@@ -311,6 +311,7 @@ fn tables(names: &[&str; 8]) -> TraceTables {
             machine: MachineId::HOST,
             task: Tid(10),
             words: vec!["make".to_owned(), "-j2".to_owned()],
+            before: false,
             exit_code: Some(0),
         }),
         ..TraceTables::default()

@@ -119,6 +119,7 @@ fn tables(jobs: u32, end: HostNs) -> TraceTables {
             machine: MachineId::HOST,
             task: Tid(MAKE),
             words: vec!["make".to_owned(), format!("-j{jobs}")],
+            before: false,
             exit_code: Some(0),
         }),
         ..TraceTables::default()

@@ -25,6 +25,11 @@ impl CallCounts {
         self.sums.entry((task, number)).or_default().count += 1;
     }
 
+    /// The number and the begin of the call that a task is in.
+    pub(super) fn under_way(&self, task: TaskId) -> Option<(u16, HostNs)> {
+        self.under_way.get(&task).copied()
+    }
+
     /// It ends the call, if its begin was seen.
     pub(super) fn end(&mut self, task: TaskId, failed: bool, now: HostNs) {
         let Some((number, begin)) = self.under_way.remove(&task) else { return };

@@ -78,6 +78,17 @@ struct Tracked {
     busy_since: HostNs,
 }
 
+/// A request that is queued or issued, as others see it.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    pub(super) disk: u32,
+    /// Who made it, if that is known.
+    pub(super) maker: Option<TaskId>,
+    pub(super) op: BlockOp,
+    /// In 512 bytes.
+    pub(super) sectors: std::ops::Range<u64>,
+}
+
 /// A request that is queued or issued.
 #[derive(Debug)]
 struct Live {
@@ -209,6 +220,18 @@ impl<'a> Disks<'a> {
         if let Some(row) = row_of(Some(maker), tasks) {
             row.lower = Some(lower);
         }
+    }
+
+    /// The request of this name, if it is under way.
+    pub(super) fn under_way(&self, request: u64, tasks: &Tasks) -> Option<UnderWay> {
+        let live = self.live.get(&request)?;
+        let row = live.maker.and_then(|(id, row)| tasks[id].task.requests.get(row as usize));
+        Some(UnderWay {
+            disk: live.disk,
+            maker: live.maker.map(|(id, _)| id),
+            op: live.op,
+            sectors: live.sector..live.sector + row.map_or(0, |row| u64::from(row.bytes / 512)),
+        })
     }
 
     /// Counts from here on.

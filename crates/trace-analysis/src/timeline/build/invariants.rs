@@ -5,7 +5,7 @@ use model::HostNs;
 use crate::timeline::{State, Timeline};
 
 /// Each task's segments touch and cover its life, each CPU's slices touch and cover the trace, disks' busy times are
-/// disjoint and ascending, and a CPU's task runs on it.
+/// disjoint and ascending, requests with files are those of the disks, and a CPU's task runs on it.
 ///
 /// # Errors
 /// The first that does not hold.
@@ -32,7 +32,23 @@ pub(super) fn check(timeline: &Timeline) -> Result<(), String> {
             return Err(format!("{}: busy times touch or overlap", disk.name));
         }
     }
+    same_requests(timeline)?;
     same_running_time(timeline)
+}
+
+/// Where files were traced, requests by what they hold are all that disks did.
+fn same_requests(timeline: &Timeline) -> Result<(), String> {
+    let by_content = timeline.files.requests.values().fold([0; 3], |[count, read, written], of| {
+        [count + of.count, read + of.read_bytes, written + of.write_bytes]
+    });
+    let by_disk = timeline.disks.iter().fold([0; 3], |[count, read, written], disk| {
+        [count + disk.requests, read + disk.bytes[0], written + disk.bytes[1]]
+    });
+    match by_content {
+        [0, ..] => Ok(()),
+        _ if by_content == by_disk => Ok(()),
+        _ => Err(format!("requests hold {by_content:?}, disks did {by_disk:?}")),
+    }
 }
 
 /// The parts touch, none is empty, and together they are the whole.

@@ -75,5 +75,6 @@ impl Builder<'_> {
         let task = &mut self.tasks[id];
         task.task.exited = true;
         task.context.exit();
+        self.files.end_call(id, self.now);
     }
 }

@@ -1,9 +1,9 @@
 //! Whatever the events: no panic, and everything still adds up.
 
 use model::{
-    BlockOp, BlockRequest, HostNs, Interrupt, LockKind, LostEvents, Machine, MachineId, Pid,
-    PrevState, TaskName, Tid, TraceEvent, TraceEventKind, TraceStack, TraceTables, TraceTask,
-    TracedCommand, Vector,
+    BlockOp, BlockRequest, FileKind, HostNs, Interrupt, LockKind, LostEvents, Machine, MachineId,
+    Pid, PrevState, RequestContent, TaskName, Tid, TraceEvent, TraceEventKind, TraceFile,
+    TraceStack, TraceTables, TraceTask, TracedCommand, Vector,
 };
 
 use super::invariants;
@@ -62,7 +62,7 @@ impl Random {
         let number = u16::try_from(self.below(3)).unwrap();
         let stack = (self.below(2) == 0).then_some(TraceStack(3));
         let name = TaskName::new(b"name");
-        match self.below(24) {
+        match self.below(30) {
             0..=4 => TraceEventKind::Switch {
                 prev: task,
                 prev_state: self.prev_state(),
@@ -94,6 +94,16 @@ impl Random {
             21 | 22 => {
                 TraceEventKind::BlockComplete { request: self.below(4), bytes: self.small(9000) }
             }
+            24 => TraceEventKind::CallFile { task, file: self.small(4) },
+            25 => TraceEventKind::CallBytes { task, bytes: self.small(9000) },
+            26 => TraceEventKind::PageAdded { task, file: self.small(4), bytes: 4096 },
+            27 => TraceEventKind::LockFile { task, file: self.small(4) },
+            28 => TraceEventKind::BlockFile {
+                request: self.below(4),
+                content: RequestContent::ALL[self.small(4) as usize],
+                file: self.small(4),
+            },
+            29 => TraceEventKind::CallSocket { task, network: self.below(2) == 0 },
             _ if self.below(2) == 0 => TraceEventKind::LockBegin {
                 task,
                 lock: 1,
@@ -146,9 +156,26 @@ impl Random {
         let tasks = (0..4).map(|tid| task(tid, self.below(2) == 0)).collect();
         let task = Tid(u32::try_from(self.below(6)).unwrap());
         let machine_id = MachineId::HOST;
-        let command = TracedCommand { machine: machine_id, task, words: vec![], exit_code: None };
+        let command = TracedCommand {
+            machine: machine_id,
+            task,
+            words: vec![],
+            before: false,
+            exit_code: None,
+        };
         let command = (self.below(2) == 0).then_some(command);
-        TraceTables { machines: vec![machine], tasks, command, ..TraceTables::default() }
+        let files = (1..3).map(|number| TraceFile {
+            machine: machine_id,
+            number,
+            device: 1,
+            inode: 2,
+            generation: 3,
+            kind: FileKind::Regular,
+            links: 1,
+            path: None,
+        });
+        let files = files.collect();
+        TraceTables { machines: vec![machine], tasks, files, command, ..TraceTables::default() }
     }
 }
 

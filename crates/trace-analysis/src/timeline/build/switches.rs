@@ -108,6 +108,9 @@ impl Builder<'_> {
         self.cpus[row].completed = None;
         if let Some(id) = self.tasks.find(prev) {
             self.leave(id, prev_state, stacks);
+            if let State::Asleep(sleep) = self.tasks[id].state {
+                self.files.sleep(id, sleep.io, self.now);
+            }
         }
         let next = self.current_of(next);
         if let Current::Task(id) = next {
@@ -178,6 +181,7 @@ impl Builder<'_> {
             }
         }
         task.become_state(self.now, State::Running { cpu: self.cpus[row].number });
+        self.files.wake(id, self.now);
     }
 }
 
@@ -221,6 +225,7 @@ impl Builder<'_> {
             State::Unknown => {}
         }
         task.become_state(self.now, State::Runnable { preempted: false });
+        self.files.wake(id, self.now);
     }
 
     /// The waker when this CPU wakes a task now.

@@ -60,8 +60,13 @@ fn a_command_is_another_task_once_it_is_released() {
         (60, 0, exec(5, "make")),
     ])
     .task(5, "vmscope");
-    let command =
-        TracedCommand { machine: MachineId::HOST, task: Tid(5), words: vec![], exit_code: None };
+    let command = TracedCommand {
+        machine: MachineId::HOST,
+        task: Tid(5),
+        words: vec![],
+        before: false,
+        exit_code: None,
+    };
     scene.tables.command = Some(command);
     scene.check_task(5, "0-20 asleep call0 by=unknown@20, 20-22 queued, 22-30 cpu0 | 30-100 cpu0");
     scene.check_cpu(
