@@ -252,13 +252,14 @@ mod test {
         JobFunction { process: "job".to_owned(), function: name.to_owned(), module: None }
     }
 
-    /// A run of 1 s in two functions, of which `hot` takes `part` of 1 s.
+    /// A run in two functions.
     fn run(hot_ns: u64, rest_ns: u64) -> JobRun {
         let functions = BTreeMap::from([(function("hot"), hot_ns), (function("rest"), rest_ns)]);
         JobRun { functions, wall_ns: hot_ns + rest_ns + 1000 }
     }
 
     /// Runs with noise of 2 %, and one in ten disturbed by 20 %.
+    #[allow(clippy::cast_sign_loss, reason = "no noise is as large as the time")]
     fn runs(random: &mut fastrand::Rng, hot_ns: f64) -> Vec<JobRun> {
         let mut noise = |ns: f64| {
             let normal: f64 = (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;

@@ -95,6 +95,6 @@ fn configurations_have_the_order_that_rust_passes() {
     check(
         bpf::TRACER,
         "base_ns 0, slots_shift 8, slots_mask 16, filter 24, filter_id 32, filter_level 40, exclude 48, \
-         stacks 56, user_stacks_mask 64, enter_type 72, exit_type 80, 88",
+         stacks 56, user_stacks_mask 64, enter_type 72, exit_type 80, files_mask 88, 96",
     );
 }
