@@ -145,17 +145,23 @@ fn record(args: &RecordArgs) -> anyhow::Result<ExitCode> {
         let header = &collected.header;
         say!("{what}: {} s", seconds(header.end.since(header.start), 3));
         notes.extend(header.notes.iter().cloned());
+        if warm_up || status.is_none() {
+            std::fs::remove_dir_all(&folder)
+                .with_context(|| format!("failed to remove {}", folder.display()))?;
+        }
         let Some(status) = status else {
-            say!("{shown}: ended by a signal; the runs so far are kept");
+            say!("{shown}: ended by a signal in {what}; the whole runs are kept");
             return Ok(super::trace::code(128 + run.signal().unwrap_or(2)));
         };
         if !status.success() {
             say!("note: {} ended with {status} in {what}", args.command[0]);
+            if !warm_up {
+                let failed = args.output.join("failed");
+                std::fs::rename(&folder, &failed)
+                    .with_context(|| format!("failed to rename {}", folder.display()))?;
+                say!("note: its recording is {}", failed.display());
+            }
             return Ok(super::trace::passed_on(status));
-        }
-        if warm_up {
-            std::fs::remove_dir_all(&folder)
-                .with_context(|| format!("failed to remove {}", folder.display()))?;
         }
     }
     for note in &notes {
