@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use agent::report::{QueryAnswer, findings_listing, query_answer};
 use agent::{EnrollError, User};
@@ -89,11 +89,11 @@ enum Command {
         /// Read only windows of this host
         #[arg(long, value_name = "NAME")]
         host: Option<String>,
-        /// Read only windows from this day on, such as 2026-01-31T12:00:00Z
-        #[arg(long, value_name = "TIME")]
+        /// Read only windows from this day on, such as 2026-01-31T12:00:00Z, or 3h ago
+        #[arg(long, value_name = "TIME", value_parser = instant)]
         from: Option<String>,
         /// Read only windows up to this day
-        #[arg(long, value_name = "TIME")]
+        #[arg(long, value_name = "TIME", value_parser = instant)]
         to: Option<String>,
     },
     /// List open findings with cause and advice
@@ -199,11 +199,11 @@ struct Parameters {
     /// Function, for `function-over-time`
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
-    /// Start, such as 2026-01-31T12:00:00Z [default: an hour before --to]
-    #[arg(long, value_name = "TIME")]
+    /// Start, such as 2026-01-31T12:00:00Z, or 3h for 3 hours ago [default: an hour before --to]
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     from: Option<String>,
     /// End [default: now]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     to: Option<String>,
     /// Other side of `compare` [default: the same host]
     #[arg(long, value_name = "NAME")]
@@ -212,11 +212,20 @@ struct Parameters {
     #[arg(long, value_name = "NAME")]
     other_vm: Option<String>,
     /// Other side of `compare` [default: the same time]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     other_from: Option<String>,
     /// Other side of `compare` [default: the same time]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     other_to: Option<String>,
+}
+
+/// A time as servers take it. A length, such as `3h`, is so long ago.
+fn instant(text: &str) -> Result<String, String> {
+    if text.contains(['-', ':']) {
+        return Ok(text.to_owned());
+    }
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Ok(table::utc(now.saturating_sub(duration_in_seconds(text)?).as_secs()))
 }
 
 impl Parameters {
@@ -395,5 +404,19 @@ fn partial(json: &Value) -> Vec<String> {
             reasons.iter().filter_map(|reason| Some(reason.as_str()?.to_owned())).collect()
         }
         _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn times_are_instants_or_lengths() {
+        let same = "2026-01-31T12:00:00Z";
+        assert_eq!(instant(same), Ok(same.to_owned()));
+        let (now, before) = (instant("0").unwrap(), instant("2h").unwrap());
+        assert!(before < now && now.ends_with('Z'), "{before} {now}");
+        assert!(instant("yesterday").is_err());
     }
 }
