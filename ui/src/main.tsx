@@ -15,6 +15,7 @@ import { FunctionView } from "./views/function";
 import { Health } from "./views/health";
 import { Host } from "./views/host";
 import { Login } from "./views/login";
+import { Metering } from "./views/metering";
 import { Search } from "./views/search";
 import { Vm } from "./views/vm";
 import "uplot/dist/uPlot.min.css";
@@ -106,6 +107,7 @@ function View({ place: { path } }: { place: Place }) {
   if (view === "function") return <FunctionView />;
   if (view === "search") return <Search />;
   if (view === "health") return <Health />;
+  if (view === "metering") return <Metering />;
   return (
     <>
       <h1>There is no such page</h1>
@@ -121,6 +123,7 @@ function Header({ place, now, onLeave }: { place: Place; now: number; onLeave: (
   const links = [
     ["", "Fleet"],
     ["compare", "Compare"],
+    ["metering", "Metering"],
     ["health", "Health"],
   ] as const;
   const search = (event: JSX.TargetedSubmitEvent<HTMLFormElement>) => {

@@ -193,6 +193,27 @@ test("compare a VM with the time before, and with another", async ({ page }) => 
   ).toContainText("-");
 });
 
+test("what to charge, as a table and as a file", QUICK, async ({ page }) => {
+  await logIn(page, `#/metering?${RANGE}`);
+  await expect(rows(page, "VMs to charge").first()).toContainText("kvm-00");
+  await expect(rows(page, "Processes to charge").first()).toContainText("kvm-00");
+  const file = page.waitForEvent("download");
+  await page.getByRole("link", { name: "All lines as CSV" }).click();
+  const text = readFileSync(await (await file).path(), "utf8");
+  const lines = text.trimEnd().split("\r\n");
+  expect(lines[0]).toMatch(/^day,host,vm,project,owner,line,process,corrected,apparent,/);
+  // Apparent time is corrected time and what was lost, in each line.
+  for (const line of lines.slice(1)) {
+    const [corrected = 0, apparent, outside = 0, vmm = 0, throttled = 0] = line
+      .split(",")
+      .slice(-6, -1)
+      .map(Number);
+    expect(apparent, line).toBe(corrected + outside + vmm + throttled);
+  }
+  await rows(page, "VMs to charge").first().getByRole("link", { name: "web" }).click();
+  await expect(page).toHaveURL(/#\/vm\/kvm-00/);
+});
+
 test("search a function, and find where it runs", async ({ page }) => {
   await logIn(page, `#/?${RANGE}`);
   await page.getByRole("searchbox", { name: "Search", exact: true }).fill("COMPUTE_A");
@@ -232,6 +253,7 @@ const VIEWS = {
   compare: `#/compare?host=kvm-0001&vm=web&vm_b=ci&${RANGE}`,
   function: `#/function?name=compute_a&${RANGE}`,
   search: `#/search?q=compute&${RANGE}`,
+  metering: `#/metering?${RANGE}`,
   health: `#/health?${RANGE}`,
 };
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -522,6 +544,7 @@ test("hostile names are text", async ({ page }) => {
     `#/?${RANGE}`,
     `#/search?q=onerror&${RANGE}`,
     `#/health?${RANGE}`,
+    `#/metering?${RANGE}`,
     `#/function?name=${encodeURIComponent("<b>\u202e")}&${RANGE}`,
     "#/%3Cimg%20src=x%20onerror=alert(1)%3E",
   ];

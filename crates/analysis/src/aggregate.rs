@@ -66,7 +66,7 @@ impl<'r> Aggregator<'r> {
             resolver,
             header,
             filter: Filter::new(resolver, query.selection.clone()),
-            codes: Codes::new(resolver),
+            codes: Codes::new(resolver, query.by == By::Address),
             threads: (query.by == By::Thread).then(|| resolver.threads()),
             counts: FxHashMap::default(),
             guest_time: GuestTime::for_selection(resolver.tables(), header, &query.selection),
@@ -193,7 +193,7 @@ impl<'r> Aggregator<'r> {
                 let node = self.nodes.as_ref().and_then(|nodes| nodes.of_cpu(sample.cpu));
                 node.map_or(Split::No, Split::Node)
             }
-            (By::Function | By::Process | By::Module | By::Vm, _) => Split::No,
+            (By::Function | By::Address | By::Process | By::Module | By::Vm, _) => Split::No,
         }
     }
 
@@ -221,9 +221,10 @@ impl<'r> Aggregator<'r> {
         let whose_process = Label { process: Some(process.clone()), pid, ..whose.clone() };
         let module = code.module.map(|module| namer.module(module).to_owned());
         match self.query.by {
-            By::Function => {
-                let stripped = code.name == CodeName::Stripped;
-                let offset = stripped.then_some(code.offset);
+            By::Function | By::Address => {
+                let has_offset = code.name == CodeName::Stripped
+                    || self.query.by == By::Address && code.module.is_some();
+                let offset = has_offset.then_some(code.offset);
                 let function = Some(namer.function(code));
                 Label { function, module, offset, ..whose_process }
             }
@@ -281,7 +282,7 @@ impl<'r> Aggregator<'r> {
         let vm = self.query.selection.vm().map(|vm| namer.vm(VmRef::Known(vm)));
         let label = Label { vm, side: Some(side), ..Label::default() };
         match self.query.by {
-            By::Function => Label { function: line, ..label },
+            By::Function | By::Address => Label { function: line, ..label },
             By::Process => Label { process: line, ..label },
             By::Thread => Label { thread: line, ..label },
             By::Module => Label { module: line, ..label },
@@ -353,15 +354,18 @@ fn add_nodes_with_memory(vm: &VmNodes, lines: &mut BTreeMap<Label, u64>) {
 #[derive(Debug)]
 struct Codes<'r> {
     resolver: &'r Resolver<'r>,
+    /// Each address of a function is its own.
+    by_address: bool,
     at: FxHashMap<CodeRef, u32>,
     numbers: FxHashMap<Code, u32>,
     codes: Vec<Code>,
 }
 
 impl<'r> Codes<'r> {
-    fn new(resolver: &'r Resolver<'r>) -> Self {
+    fn new(resolver: &'r Resolver<'r>, by_address: bool) -> Self {
         Self {
             resolver,
+            by_address,
             at: FxHashMap::default(),
             numbers: FxHashMap::default(),
             codes: Vec::new(),
@@ -372,7 +376,8 @@ impl<'r> Codes<'r> {
         if let Some(number) = self.at.get(&at) {
             return *number;
         }
-        let code = self.resolver.code(at).counted_as();
+        let code = self.resolver.code(at);
+        let code = if self.by_address { code } else { code.counted_as() };
         let next = u32::try_from(self.codes.len()).unwrap_or(u32::MAX);
         let number = *self.numbers.entry(code).or_insert(next);
         if number == next {

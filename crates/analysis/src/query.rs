@@ -21,6 +21,8 @@ pub enum View {
 pub enum By {
     /// A function in a process.
     Function,
+    /// An instruction in a process.
+    Address,
     Process,
     Thread,
     Module,
@@ -95,6 +97,7 @@ impl By {
     pub fn name(self) -> &'static str {
         match self {
             Self::Function => "function",
+            Self::Address => "address",
             Self::Process => "process",
             Self::Thread => "thread",
             Self::Module => "module",

@@ -72,6 +72,7 @@ fn check(file: &str, ask: Ask) {
 #[test]
 fn unified() {
     check("unified-function.txt", ASK);
+    check("unified-address.txt", Ask { by: By::Address, ..ASK });
     check("unified-process.txt", Ask { by: By::Process, ..ASK });
     check("unified-thread.txt", Ask { by: By::Thread, ..ASK });
     check("unified-module.txt", Ask { by: By::Module, ..ASK });

@@ -83,6 +83,16 @@ export function sql(body: Question, signal: AbortSignal): Promise<Answer> {
   return ask(() => client.POST("/v1/sql", { body, signal }), signal);
 }
 
+// The answer to a ready-made query.
+export function ready(
+  name: string,
+  query: { from: string; to: string; host?: string },
+  signal: AbortSignal,
+): Promise<Answer> {
+  const params = { path: { query: name }, query };
+  return ask(() => client.GET("/v1/tables/{query}", { params, signal }), signal);
+}
+
 export async function findings(
   query: { host?: string; vm?: string },
   signal: AbortSignal,

@@ -1,7 +1,7 @@
 // What the views ask, in SQL on the result tables (docs/formats.md).
 
 import type { Answer, Question, WindowId } from "./client";
-import { seconds, sql } from "./client";
+import { ready, seconds, sql } from "./client";
 import { type CodeCells, type CodeRow, joinable } from "../model/profile";
 import { type Buckets, iso } from "../model/place";
 import type { Point } from "../model/series";
@@ -91,6 +91,43 @@ export function vmStates(
     SELECT state AS series, ${bucket(buckets)} AS bucket, sum(ns) AS ns
     FROM vcpu_time WHERE host = ${quote(host)} AND vm = ${quote(vm)} AND ${within(span)} GROUP BY 1, 2`;
   return table(query, span, host, signal, point);
+}
+
+// CPU time to charge for, and what was lost; all but names in ns.
+export interface MeteringRow {
+  host: string;
+  // Null: a gap in the host's windows.
+  vm: string | null;
+  project: string | null;
+  owner: string | null;
+  day: string | null;
+  line: string;
+  process: string | null;
+  apparent: number;
+  corrected: number;
+  stealOutside: number;
+  stealVmm: number;
+  throttled: number;
+  notCharged: number;
+}
+
+export async function metering(span: Span, signal: AbortSignal): Promise<Table<MeteringRow>> {
+  const range = { from: iso(span.from), to: iso(span.to) };
+  return rowsOf(await ready("metering", range, signal), (row) => ({
+    host: text(row["host"]),
+    vm: maybe(row["vm"]),
+    project: maybe(row["project"]),
+    owner: maybe(row["owner"]),
+    day: maybe(row["day"]),
+    line: text(row["line"]),
+    process: maybe(row["process"]),
+    apparent: number(row["apparent_ns"]),
+    corrected: number(row["corrected_ns"]),
+    stealOutside: number(row["steal_outside_ns"]),
+    stealVmm: number(row["steal_vmm_ns"]),
+    throttled: number(row["throttled_ns"]),
+    notCharged: number(row["not_charged_ns"]),
+  }));
 }
 
 export interface StateRow {

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
+import { csv } from "./csv";
 import { cpus, evidenceOf, measured } from "./finding";
 import {
   bucketAt,
@@ -119,6 +120,15 @@ test("an agent sends, is late, is silent, and has gaps", () => {
       ["a", true],
     ],
   );
+});
+
+test("a file for spreadsheets has no formulas", () => {
+  const rows = [
+    { name: '=1+"2"', ns: -3, more: "left out" },
+    { name: null, ns: 4, more: "" },
+  ];
+  const expected = ["name,ns", `"'=1+""2""",-3`, ",4", ""].join("\r\n");
+  assert.equal(csv(["name", "ns"], rows), expected);
 });
 
 test("a place is what its address says", () => {

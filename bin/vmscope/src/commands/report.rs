@@ -106,6 +106,8 @@ enum ViewArg {
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ByArg {
     Function,
+    /// Instruction, by its offset in the file
+    Address,
     /// Whole call stack
     Stack,
     Process,
@@ -270,6 +272,7 @@ fn by(by: ByArg) -> By {
     match by {
         // Stacks are shown by `calls_report`.
         ByArg::Function | ByArg::Stack => By::Function,
+        ByArg::Address => By::Address,
         ByArg::Process => By::Process,
         ByArg::Thread => By::Thread,
         ByArg::Module => By::Module,

@@ -310,7 +310,7 @@ fn names(profile: &Profile) -> Vec<NameColumn> {
     };
     let process = column("Process", Keep::StartAndFrom(" ("), 2, process_name);
     let mut columns = match profile.query.by {
-        By::Function => vec![
+        By::Function | By::Address => vec![
             column("Function", Keep::Start, 3, |label| or_dash(label.function.as_deref())),
             process,
             column("Module", Keep::StartAndFrom("+0x"), 2, module_name),

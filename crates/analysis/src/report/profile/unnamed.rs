@@ -42,7 +42,7 @@ pub(super) fn lists(profile: &Profile, width: Width) -> Vec<String> {
     let is_stripped = |u: &&Unresolved| u.what == Unnamed::Stripped;
     let (stripped, unknown): (Vec<_>, Vec<_>) = profile.unresolved.iter().partition(is_stripped);
     let (stripped, unknown) = match profile.query.by {
-        By::Function => (stripped, unknown),
+        By::Function | By::Address => (stripped, unknown),
         By::Process | By::Thread | By::Module => (Vec::new(), unknown),
         By::Vm | By::Cpu | By::Node => return Vec::new(),
     };
