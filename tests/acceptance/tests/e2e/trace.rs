@@ -301,7 +301,8 @@ pub(crate) fn waits_have_user_stacks_of_the_functions_that_waited() {
         let off_cpu_ns = seconds.parse::<f64>().unwrap() * 1e9;
         let off = percent_off(ns, off_cpu_ns);
         eprintln!("trace: {function}, against the program's clocks: {off:+.2} %");
-        assert!(off <= 0.0, "{function}: {ns} ns of {off_cpu_ns}");
+        // The scheduler reads its clock a little before the events of the switches.
+        assert!(off <= 1.0, "{function}: {ns} ns of {off_cpu_ns}");
         let off = percent_off(ns + preempted, off_cpu_ns);
         assert!(-5.0 <= off, "{function}: {ns} and {preempted} ns of {off_cpu_ns}");
     }
