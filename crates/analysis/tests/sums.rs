@@ -16,7 +16,8 @@ use model::{
 
 const VIEWS: [View; 4] = [View::Unified, View::Host, View::Guest, View::Native];
 const STATES: [u8; 9] = *b"G.HpPVWT?";
-const KINDS: [By; 7] = [By::Function, By::Address, By::Process, By::Thread, By::Module, By::Vm, By::Cpu];
+const KINDS: [By; 7] =
+    [By::Function, By::Address, By::Process, By::Thread, By::Module, By::Vm, By::Cpu];
 
 /// A linear congruential generator (Knuth's MMIX constants).
 struct Random(u64);
