@@ -210,7 +210,7 @@ test("what to charge, as a table and as a file", QUICK, async ({ page }) => {
       .map(Number);
     expect(apparent, line).toBe(corrected + outside + vmm + throttled);
   }
-  await rows(page, "VMs to charge").first().getByRole("link", { name: "web" }).click();
+  await rows(page, "VMs to charge").first().getByRole("link", { name: "ci" }).click();
   await expect(page).toHaveURL(/#\/vm\/kvm-00/);
 });
 
