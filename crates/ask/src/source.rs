@@ -82,7 +82,7 @@ pub trait Source {
         Ok(None)
     }
 
-    /// The address of the page that shows a time of a VM, a host or all hosts; `None`: there is no page.
+    /// The address of the web page that shows this VM, host or fleet in this time; `None`: the source has no page.
     fn page(&self, host: Option<&str>, vm: Option<&str>, span: Span) -> Option<String> {
         let _ = (host, vm, span);
         None

@@ -131,7 +131,7 @@ fn by_number<'a>(findings: &Findings<'a>) -> BTreeMap<u32, &'a TraceFile> {
     rows.map(|file| (file.number, file)).collect()
 }
 
-/// The threads that slept in the journal thread's function: no name says so, which anybody may choose.
+/// The journal's threads, by the kernel function in which they slept: any program may choose their name.
 fn journal_threads(findings: &Findings<'_>) -> BTreeSet<TaskId> {
     let (tables, timeline) = (findings.tables, findings.timeline);
     let is_journal = |name: &str| name == JOURNAL_THREAD;

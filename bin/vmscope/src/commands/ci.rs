@@ -74,8 +74,8 @@ Exit codes: 0 no change that counts, or faster; 1 slower; 2 the two can't be com
 
 /// Compare the runs in two folders of vmscope ci record.
 ///
-/// Compares CPU time, of which stolen time is no part: of COMMAND and its descendants, or with --vm of the guest. Record
-/// both on the same machine, one soon after the other. docs/ci.md explains the figures.
+/// Compares CPU time without stolen time: that of COMMAND and its descendants, or with --vm that of the guest. Record
+/// both folders on the same machine, close together in time. docs/ci.md explains the figures.
 #[derive(Debug, clap::Args)]
 #[command(after_help = COMPARE_EXAMPLE)]
 struct CompareArgs {

@@ -254,7 +254,7 @@ impl<'a> End<'a> {
         Ok(Some(running.finish(Path::new("/proc"))))
     }
 
-    /// As `finish_command`. Returns the exit code to pass on: the command's if it ended by itself.
+    /// Ends the command as `finish_command` does. Returns the exit code to pass on: the command's if it ended by itself.
     fn end_command(mut self) -> anyhow::Result<ExitCode> {
         let Some(ended) = self.finish_command()? else { return Ok(ExitCode::SUCCESS) };
         let name = &self.command[0];

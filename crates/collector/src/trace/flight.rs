@@ -16,7 +16,7 @@ use super::held_tasks::HeldTasks;
 use super::plan::Flight;
 use super::source::{Source, SourceTables};
 
-/// What is older than it is to be is dropped in pieces of this length.
+/// Events that are too old are dropped in pieces of this length.
 const PIECE: Duration = Duration::from_millis(100);
 /// Time between two readings of how much was lost.
 const LOSSES_EVERY: Duration = Duration::from_millis(500);
@@ -27,7 +27,7 @@ pub(super) struct HeldEvents {
     plan: Flight,
     /// Of each CPU.
     pub(super) queues: Vec<(u32, EventQueue)>,
-    /// When the trace would begin that is written now.
+    /// The begin of a trace that is written now.
     begin: HostNs,
     /// Whether memory, not time, moved the begin the last time.
     is_cut: bool,
@@ -35,7 +35,7 @@ pub(super) struct HeldEvents {
     tasks: Option<HeldTasks>,
     /// How much was lost by then, ascending by time; the first is of `begin` or earlier.
     losses: VecDeque<(HostNs, Vec<LostEvents>)>,
-    /// Of one drop: kept for its memory.
+    /// Scratch space of a drop, kept so that the next one allocates nothing.
     dropped: Vec<TraceEvent>,
 }
 
@@ -117,7 +117,7 @@ impl HeldEvents {
         }
     }
 
-    /// Sets what is another's at the begin of the trace that is written than at that of the recorder.
+    /// Makes a machine's facts those of the trace's begin, which is later than the recorder's.
     pub(super) fn amend(&self, row: &mut Machine) {
         row.begin = self.begin;
         if let (Some((_, before)), true) = (self.losses.front(), self.tasks.is_some()) {

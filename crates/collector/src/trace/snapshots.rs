@@ -8,7 +8,7 @@ use recording::trace::{TraceHeader, TraceSummary, TraceWriter, partial_path};
 
 use super::flight::HeldEvents;
 
-/// Names that are tried for a snapshot.
+/// How many names are tried for a snapshot.
 const MAX_NUMBER: u32 = 100_000;
 
 /// What a flight recorder holds at a moment.

@@ -325,7 +325,7 @@ trace_events! { |r|
         file: u32 => Number,
     }
         30 CALL_FILE [1] => TraceEventKind::CallFile { task: r.task(), file: r.high(0) },
-    /// The system call that the task is in returns that it read or wrote so much.
+    /// The task's system call returns how many bytes it read or wrote.
     CallBytes "call_bytes" [39] {
         task: Tid => Tid,
         bytes: u32 => Bytes,

@@ -39,7 +39,7 @@ type StackRow = (MachineId, TraceStack, Vec<String>);
 /// A probe of a machine, and why it could not be used.
 type MissingRow = (MachineId, (String, String));
 
-/// Whether a trace may lack the table: it has no rows, or was written before there was one.
+/// Whether a trace may lack the table: it has no rows, or is older than the table.
 pub(super) fn is_optional(table: &TableSchema) -> bool {
     table.file == FILES
 }
