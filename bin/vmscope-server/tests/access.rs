@@ -212,6 +212,8 @@ fn a_client_that_sends_too_much_reads_so() {
     let body = ureq::SendBody::from_owned_reader(std::io::Cursor::new(large));
     let reply = server.try_send("POST", "/v1/session", "", body, true).unwrap();
     reply.check(413, "at most");
+    let body = ureq::SendBody::from_owned_reader(std::io::Cursor::new(vec![b'x'; 4 << 20]));
+    server.try_send("POST", "/mcp", "", body, true).unwrap().check(401, "token");
 }
 
 /// The web page, or how to build it.

@@ -14,6 +14,8 @@ const MAX: Duration = Duration::from_secs(10_000 * 3600);
 /// `20`, `1.5`, `500ms`, `100us`, `2m`; plain numbers are seconds.
 pub fn duration_in_seconds(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let no_time = || format!("{text:?} is not a time");
+    let number: f64 = digits.parse().map_err(|_| no_time())?;
     let unit = match &text[digits.len()..] {
         "us" => 1e-6,
         "ms" => 1e-3,
@@ -22,9 +24,7 @@ pub fn duration_in_seconds(text: &str) -> Result<Duration, String> {
         "h" => 3600.0,
         other => return Err(format!("unknown unit {other:?}: use us, ms, s, m or h")),
     };
-    let number: f64 = digits.parse().map_err(|_| format!("{text:?} is not a time"))?;
-    let time = Duration::try_from_secs_f64(number * unit);
-    let time = time.map_err(|_| format!("{text:?} is not a time"))?;
+    let time = Duration::try_from_secs_f64(number * unit).map_err(|_| no_time())?;
     if time <= MAX { Ok(time) } else { Err("at most 10000h".to_owned()) }
 }
 

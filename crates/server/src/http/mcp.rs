@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tower_service::Service as _;
 use url::form_urlencoded::Serializer;
 
-use super::{ApiError, JSON_TIME, Reader, Reply, Shared, whole};
+use super::{ApiError, JSON_TIME, Reader, Reply, RequestOf, Shared, whole};
 use crate::Server;
 
 /// Questions that are answered at the same time.
@@ -32,10 +32,11 @@ const MAX_ANSWER: usize = 16 << 20;
 /// The path's handler. `api` answers what questions need.
 pub(super) fn route(api: Router) -> MethodRouter<Arc<Server>> {
     let turns = Arc::new(Semaphore::new(AT_ONCE));
-    let handle = async move |_: Reader, State(server): Shared, request: Request| {
-        let page = server.config.public_url.clone().unwrap_or_default();
-        answer(api, turns, page, request).await
-    };
+    let handle =
+        async move |State(server): Shared, RequestOf(request, Reader { .. }): RequestOf<Reader>| {
+            let page = server.config.public_url.clone().unwrap_or_default();
+            answer(api, turns, page, request).await
+        };
     axum::routing::post(handle)
 }
 

@@ -410,7 +410,29 @@ impl FromRequestParts<Arc<Server>> for Admin {
     }
 }
 
-/// JSON of who is a `W`. The body of anybody else is read and forgotten: who is cut off while sending sees no answer.
+/// A request of a `W`. The body of any other caller is read and dropped: a client that is cut off while it sends sees no
+/// answer.
+struct RequestOf<W>(Request, W);
+
+impl<W> FromRequest<Arc<Server>> for RequestOf<W>
+where
+    W: FromRequestParts<Arc<Server>, Rejection = ApiError> + Send,
+{
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, server: &Arc<Server>) -> Result<Self, ApiError> {
+        let (mut parts, body) = request.into_parts();
+        match W::from_request_parts(&mut parts, server).await {
+            Ok(who) => Ok(Self(Request::from_parts(parts, body), who)),
+            Err(error) => {
+                windows::drain(&mut body.into_data_stream()).await;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// JSON of a `W`.
 struct JsonOf<W, T>(T, W);
 
 impl<W, T> FromRequest<Arc<Server>> for JsonOf<W, T>
@@ -421,16 +443,8 @@ where
     type Rejection = ApiError;
 
     async fn from_request(request: Request, server: &Arc<Server>) -> Result<Self, ApiError> {
-        let (mut parts, body) = request.into_parts();
-        let who = match W::from_request_parts(&mut parts, server).await {
-            Ok(who) => who,
-            Err(error) => {
-                windows::drain(&mut body.into_data_stream()).await;
-                return Err(error);
-            }
-        };
-        let JsonBody(value) =
-            JsonBody::from_request(Request::from_parts(parts, body), server).await?;
+        let RequestOf(request, who) = RequestOf::from_request(request, server).await?;
+        let JsonBody(value) = JsonBody::from_request(request, server).await?;
         Ok(Self(value, who))
     }
 }
