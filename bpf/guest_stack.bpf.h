@@ -22,6 +22,12 @@ struct ring chunk_rings[MAX_CPUS] SEC(".bss.chunks");
 /* Written by user space. */
 __u8 stack_depths[STACK_DEPTHS] SEC(".bss.depths");
 
+struct interpreter interpreters[INTERPRETERS] SEC(".bss.interp");
+
+/* Frames of Python that fill a chunk; threads that are looked through for the one that runs. */
+#define PYTHON_DEPTH (CHUNK_BYTES / 8)
+#define THREAD_STATES 64
+
 /* Page-table entries (Intel SDM vol. 3, 4.5). */
 #define ENTRY_PRESENT 0x1
 #define ENTRY_IS_PAGE 0x80 /* of 2 MiB or 1 GiB */
@@ -131,6 +137,105 @@ __noinline __u32 copy_kernel_stack(struct guest_view *view, __u64 root, __u64 sp
 	return n + copy_stack(view, root, sp, end, KERNEL_CHUNKS);
 }
 
+/* A word of the guest's at a virtual address; 0: it is not there, or lies in two pages. */
+__noinline __u64 read_word(struct guest_view *view, __u64 root, __u64 address)
+{
+	__u64 page, word = 0;
+
+	if (!view || (address & (sizeof(word) - 1)))
+		return 0;
+	page = find_page(view, root, address);
+	if (!page || bpf_probe_read_user(&word, sizeof(word), (void *)(page + (address & (GUEST_PAGE_BYTES - 1)))))
+		return 0;
+	return word;
+}
+
+/* Words of a frame of Python that are read. */
+#define FRAME_WORDS 9
+#define FRAME_BYTES (FRAME_WORDS * 8)
+
+/* Reads a frame of Python, which may lie in two pages. */
+__noinline int read_python_frame(struct node *words, struct guest_view *view, __u64 root, __u64 address)
+{
+	__u64 within = address & (GUEST_PAGE_BYTES - 1);
+	__u64 page;
+	__u32 first;
+
+	if (!words || !view || !address || (address & 7))
+		return -1;
+	page = find_page(view, root, address);
+	if (!page)
+		return -1;
+	if (within <= GUEST_PAGE_BYTES - FRAME_BYTES)
+		return bpf_probe_read_user(words->word, FRAME_BYTES, (void *)(page + within));
+	first = (GUEST_PAGE_BYTES - within) & 127;
+	if (bpf_probe_read_user(words->word, first, (void *)(page + within)))
+		return -1;
+	page = find_page(view, root, address + FRAME_BYTES);
+	/* More than the rest: the verifier wants a constant. */
+	return page ? bpf_probe_read_user((char *)words->word + first, FRAME_BYTES, (void *)page) : -1;
+}
+
+/* The thread state of the thread with an FS base; 0: the interpreter has none. */
+__noinline __u64 find_thread_state(struct interpreter *python, struct guest_view *view, __u64 root, __u64 fs_base)
+{
+	__u64 thread;
+
+	if (!python)
+		return 0;
+	thread = read_word(view, root, read_word(view, root, python->runtime) + python->threads);
+	for (int n = 0; n < THREAD_STATES; n++) {
+		if (!thread || read_word(view, root, thread + python->thread) == fs_base)
+			return thread;
+		thread = read_word(view, root, thread + python->next);
+	}
+	return 0;
+}
+
+/* Copies the frames of Python code of the thread. The process may have changed the program meanwhile: then there is no
+ * thread state of the thread. Returns how many chunks were filled. */
+__noinline __u32 copy_python(struct sample *s, struct guest_view *view)
+{
+	struct interpreter *python;
+	struct stack_chunk *chunk;
+	struct ring_space space;
+	struct node *words;
+	__u64 root, at, *frames;
+	__u32 zero = 0;
+	__u32 n = 0;
+
+	if (!s || !view)
+		return 0;
+	root = s->guest_cr3;
+	python = &interpreters[INTERPRETER_OF(root & ENTRY_ADDRESS, s->pid) & (INTERPRETERS - 1)];
+	if (!python->root || python->root != (root & ENTRY_ADDRESS & ~(__u64)GUEST_PAGE_BYTES) || python->vmm != s->pid ||
+	    !s->guest_fs_base)
+		return 0;
+	at = find_thread_state(python, view, root, s->guest_fs_base);
+	words = bpf_map_lookup_elem(&nodes, &zero);
+	if (!at || !words)
+		return 0;
+	at = read_word(view, root, at + python->frame);
+	if (at && ~python->inner)
+		at = read_word(view, root, at + python->inner);
+	if (!at || !ring_reserve(&space, chunk_rings, CHUNK_SLOTS - 1))
+		return 0;
+	chunk = bpf_map_lookup_elem(&stack_chunks, &space.slot);
+	if (!chunk)
+		return 0;
+	frames = (__u64 *)chunk->bytes;
+	for (; n < PYTHON_DEPTH && !read_python_frame(words, view, root, at); n++) {
+		frames[n] = words->word[python->code & 7] |
+			    words->word[FRAME_WORDS - 1] >> (python->mark & 63) << FRAME_MARK_SHIFT;
+		at = words->word[python->caller & 7];
+	}
+	if (n < PYTHON_DEPTH)
+		frames[n] = at ? FRAMES_UNREADABLE : FRAMES_END;
+	chunk->address = PYTHON_FRAMES;
+	ring_publish(&space);
+	return 1;
+}
+
 /* Copies what the guest's stack is unwound from. `task` is the task's address in the VM's process. */
 __noinline int copy_stacks(struct stack *stack, struct sample *s, struct guest_view *view, __u64 task)
 {
@@ -165,6 +270,7 @@ __noinline int copy_stacks(struct stack *stack, struct sample *s, struct guest_v
 	if (USER_CHUNKS - 1 < depth)
 		depth = USER_CHUNKS - 1;
 	stack->chunks += copy_stack(view, s->guest_cr3, from, from + CHUNK_BYTES * (1 + depth), USER_CHUNKS);
+	stack->chunks += copy_python(s, view);
 	return 0;
 }
 

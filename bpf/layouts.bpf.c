@@ -19,6 +19,7 @@ struct guest_view guest_view;
 struct guest_slot guest_slot;
 struct guest_page guest_page;
 struct guest_code guest_code;
+struct interpreter interpreter;
 struct vcpu_found vcpu_found;
 struct switch_event switch_event;
 struct quota_event quota_event;

@@ -89,11 +89,40 @@ _Static_assert(sizeof(struct stack) == 8 + 8 * (2 * STACK_DEPTH + 1 + KVM_REGIST
 #define CHUNK_SLOTS 2048 /* per CPU */
 #define KERNEL_CHUNKS 5 /* of a task's kernel stack at most, and of one for interrupts */
 #define USER_CHUNKS 9
+#define PYTHON_CHUNKS 1
 
 struct stack_chunk {
 	__u64 address;
 	__u8 bytes[CHUNK_BYTES];
 };
+
+/* A chunk at this address, which is none of x86-64, has the code objects of Python's frames: a word each, the innermost
+ * first. The highest byte tells whether C code called it. Behind them, if there is room, is one of the others. */
+#define PYTHON_FRAMES (1ull << 63)
+#define FRAME_MARK_SHIFT 56
+#define FRAMES_END 0
+#define FRAMES_UNREADABLE 1
+
+/* A guest's process that runs CPython, and where that keeps its frames; filled in by user space. Others may have its element
+ * of the array. */
+#define INTERPRETERS 1024
+#define INTERPRETER_OF(cr3, vmm) ((((__u32)((cr3) >> 13) * 0x9e3779b1u) ^ ((vmm) * 0x85ebca6bu)) >> 22)
+
+struct interpreter {
+	__u64 root;    /* of its page tables, without bit 12; 0: free */
+	__u64 runtime; /* guest-virtual address of the pointer to the main interpreter */
+	__u32 vmm;     /* the VM's process */
+	__u32 threads; /* offsets: of the pointer to the first thread state in an interpreter; in a thread state: */
+	__u32 next;    /* of the next thread state, */
+	__u32 thread;  /* of pthread_self(), which is the FS base, */
+	__u32 frame;   /* of its innermost frame, or of what has the pointer to that at ... */
+	__u32 inner;   /* ... this offset; else ~0 */
+	__u8 code;     /* words of a frame: code object, caller */
+	__u8 caller;
+	__u8 mark;     /* bits before the byte of the last word that tells whether C code called it */
+	__u8 pad[5];
+};
+_Static_assert(sizeof(struct interpreter) == 48, "no hidden padding");
 
 /* How many more chunks than one are copied of a user stack, by a hash of page tables and thread: user space has seen it cut
  * short. Threads may share an element. PTI sets bit 12 of CR3 in user mode. */

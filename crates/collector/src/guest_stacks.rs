@@ -3,7 +3,7 @@
 use api::guest::{
     MAX_STACK_COPIES, StackBasis, StackBytes, StackPart, StackRegisters, StackSample, UnwoundStack,
 };
-use model::{GuestStack, GuestVirt, Sample, StackEnd, VcpuId, VcpuState};
+use model::{GuestStack, GuestVirt, Pid, Sample, StackEnd, VcpuId, VcpuState};
 use probes::{RawGuestStack, RawRegisters};
 
 /// Where a guest's stack begins.
@@ -11,6 +11,8 @@ use probes::{RawGuestStack, RawRegisters};
 pub(crate) struct Origin {
     pub(crate) vcpu: VcpuId,
     pub(crate) time_ns: u64,
+    /// The VM's process.
+    pub(crate) vmm: Pid,
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     /// Base of the page tables; 0: unknown.
@@ -45,6 +47,7 @@ pub(crate) fn origin(sample: &Sample, raw: &RawGuestStack<'_>) -> Option<Origin>
     Some(Origin {
         vcpu: vcpu.vcpu,
         time_ns: sample.time.0,
+        vmm: sample.pid,
         pid: task.pid.0,
         tid: task.tid.0,
         cr3: vcpu.cr3.map_or(0, |cr3| cr3.base()),
@@ -88,7 +91,7 @@ fn copies(raw: &RawGuestStack<'_>) -> Vec<StackBytes> {
 
 /// The frames of a guest's stack, without the one that was sampled. `unwound`: `None` if no answer came in time.
 pub(crate) fn guest_stack(is_kernel: bool, unwound: Option<&UnwoundStack>) -> GuestStack {
-    let Some(UnwoundStack { kernel, user }) = unwound else {
+    let Some(UnwoundStack { kernel, user, .. }) = unwound else {
         let late = Some(StackEnd::Late);
         let kernel_end = late.filter(|_| is_kernel);
         return GuestStack { kernel_end, user_end: late.xor(kernel_end), ..GuestStack::default() };
@@ -109,7 +112,7 @@ pub(crate) fn guest_stack(is_kernel: bool, unwound: Option<&UnwoundStack>) -> Gu
 
 /// What the parts in the guest's kernel and in user mode follow from; `None`: one of them may differ another time.
 pub(crate) fn bases(unwound: UnwoundStack) -> Option<[Option<StackBasis>; 2]> {
-    let UnwoundStack { kernel, user } = unwound;
+    let UnwoundStack { kernel, user, .. } = unwound;
     let basis = |part: Option<StackPart>| part.map(|part| part.basis.ok_or(())).transpose().ok();
     Some([basis(kernel)?, basis(user)?])
 }
@@ -133,7 +136,8 @@ mod test {
             |frames: &[u64], end| Some(StackPart { frames: frames.to_vec(), end, basis: None });
         let (kernel, user) = (part(&[1, 2], StackEnd::UserMode), part(&[3, 4], StackEnd::Start));
         let addresses = |frames: &[u64]| frames.iter().copied().map(GuestVirt).collect();
-        let in_kernel = UnwoundStack { kernel: kernel.clone(), user: user.clone() };
+        let in_kernel =
+            UnwoundStack { kernel: kernel.clone(), user: user.clone(), ..UnwoundStack::default() };
         let expected = GuestStack {
             kernel: addresses(&[2]),
             kernel_end: Some(StackEnd::UserMode),
@@ -141,7 +145,7 @@ mod test {
             user_end: Some(StackEnd::Start),
         };
         assert_eq!(guest_stack(true, Some(&in_kernel)), expected);
-        let in_user = UnwoundStack { kernel: None, user };
+        let in_user = UnwoundStack { user, ..UnwoundStack::default() };
         let expected = GuestStack {
             user: addresses(&[4]),
             user_end: Some(StackEnd::Start),

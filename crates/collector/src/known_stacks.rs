@@ -125,6 +125,8 @@ fn has_words<'a>(
 
 #[cfg(test)]
 mod test {
+    use model::Pid;
+
     use super::*;
 
     const VCPU: VcpuId = VcpuId(3);
@@ -135,6 +137,7 @@ mod test {
         Origin {
             vcpu: VCPU,
             time_ns: 1_000,
+            vmm: Pid(2),
             pid: 10,
             tid: 11,
             cr3: 0x5000,

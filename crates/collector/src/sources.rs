@@ -3,7 +3,9 @@
 use std::os::fd::BorrowedFd;
 
 use host::sideband::{Event, Sideband};
-use model::{ExitCount, GuestCode, Header, HostNs, Note, OffCpuSource, Switch, Tid};
+use model::{
+    ExitCount, GuestCode, Header, HostNs, Interpreter, Note, OffCpuSource, Pid, Switch, Tid,
+};
 use probes::{
     ExitCounter, ExitLink, FoundVcpu, GuestView, KickMarks, MemorySlot, ProbeError, QuotaEvent,
     QuotaTracer, RecordBatch, RingCounters, Sampler, SamplingEvents, SwitchLinks, SwitchTracer,
@@ -77,6 +79,9 @@ pub(crate) trait Sources: QuotaSource + Send {
 
     /// Copies more of this thread's stack from now on.
     fn copy_more(&self, _cr3: u64, _tid: u32) {}
+
+    /// Copies the frames of this process' interpreter from now on.
+    fn copy_interpreter(&self, _vmm: Pid, _cr3: u64, _interpreter: &Interpreter) {}
 
     /// Hands out the code of guests that samples on this CPU hit first since the last call, with the vCPU's number.
     fn drain_guest_code(&self, _cpu: u32, _take: &mut dyn FnMut(u32, GuestCode)) {}
@@ -290,6 +295,10 @@ impl Sources for Kernel {
 
     fn copy_more(&self, cr3: u64, tid: u32) {
         self.sampler.copy_more(cr3, tid);
+    }
+
+    fn copy_interpreter(&self, vmm: Pid, cr3: u64, interpreter: &Interpreter) {
+        self.sampler.copy_interpreter(vmm.0, cr3, interpreter);
     }
 
     fn forget(&self, tid: Tid) {

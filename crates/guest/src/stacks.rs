@@ -19,6 +19,7 @@ pub(crate) fn check(stacks: Vec<UnwoundStack>, n_requested: usize) -> Option<Vec
     let stack = |stack: UnwoundStack| UnwoundStack {
         kernel: stack.kernel.map(|it| part(it, is_kernel_address)),
         user: stack.user.map(|it| part(it, is_user_address)),
+        interpreter: stack.interpreter,
     };
     (stacks.len() == n_requested).then(|| stacks.into_iter().map(stack).collect())
 }
@@ -42,8 +43,12 @@ mod test {
             (None, part(&[KERNEL], whole), [None, part(&[], StackEnd::Outside)]),
         ] {
             let [expected_kernel, expected_user] = expected;
-            let expected = UnwoundStack { kernel: expected_kernel, user: expected_user };
-            assert_eq!(check(vec![UnwoundStack { kernel, user }], 1), Some(vec![expected]));
+            let expected =
+                UnwoundStack { kernel: expected_kernel, user: expected_user, interpreter: None };
+            assert_eq!(
+                check(vec![UnwoundStack { kernel, user, interpreter: None }], 1),
+                Some(vec![expected])
+            );
         }
         assert_eq!(check(vec![UnwoundStack::default()], 2), None);
     }

@@ -22,7 +22,7 @@ const CHUNK: u64 = 4096;
 /// Most bytes of one table's names. Those of the largest programs (browsers) have more.
 const MAX_NAME_BYTES: u64 = 64 << 20;
 
-/// A function of a symbol table, its name not read yet.
+/// A symbol of a table, its name not read yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Symbol {
     pub start: u64,
@@ -43,15 +43,38 @@ pub fn for_each_symbol(
     visit: &mut dyn FnMut(Symbol),
 ) -> Result<(), NoBytes> {
     if headers.is_64_bit {
-        for_each::<Sym64<LittleEndian>>(bytes, table, visit)
+        for_each::<Sym64<LittleEndian>>(bytes, table, is_function, visit)
     } else {
-        for_each::<Sym32<LittleEndian>>(bytes, table, visit)
+        for_each::<Sym32<LittleEndian>>(bytes, table, is_function, visit)
     }
+}
+
+/// The symbols of a program of 64 bits that have these names: functions and variables.
+#[must_use]
+pub fn find_symbols<const N: usize>(
+    bytes: &Bytes<'_>,
+    headers: &Headers,
+    names: [&str; N],
+) -> [Option<Symbol>; N] {
+    let mut found = [None; N];
+    for table in headers.symbol_tables.iter().filter(|_| headers.is_64_bit) {
+        let texts = bytes.window(table.names).present(MAX_NAME_BYTES);
+        // What is missing is not found.
+        let _ = for_each::<Sym64<LittleEndian>>(bytes, table, |_| true, &mut |symbol| {
+            let Some(text) = texts.string(symbol.name) else { return };
+            let place = names.iter().position(|name| name.as_bytes() == text);
+            if let Some(found) = place.and_then(|place| found.get_mut(place)) {
+                *found = Some(symbol);
+            }
+        });
+    }
+    found
 }
 
 fn for_each<S: Sym<Endian = LittleEndian>>(
     bytes: &Bytes<'_>,
     table: &SymbolTable,
+    is_wanted: fn(u8) -> bool,
     visit: &mut dyn FnMut(Symbol),
 ) -> Result<(), NoBytes> {
     let whole = bytes.window(table.symbols);
@@ -67,7 +90,8 @@ fn for_each<S: Sym<Endian = LittleEndian>>(
         }
         for piece in chunk.pieces(size_of::<S>()) {
             if let Ok((symbol, _)) = from_bytes::<S>(piece)
-                && let Some(symbol) = function(symbol)
+                && is_wanted(symbol.st_type())
+                && let Some(symbol) = defined(symbol)
             {
                 visit(symbol);
             }
@@ -79,10 +103,13 @@ fn for_each<S: Sym<Endian = LittleEndian>>(
     read
 }
 
-/// A function that is in the file. Its section does not matter: tools that rearrange programs leave wrong ones.
-fn function<S: Sym<Endian = LittleEndian>>(symbol: &S) -> Option<Symbol> {
-    let is_function = matches!(symbol.st_type(), STT_FUNC | STT_GNU_IFUNC);
-    (is_function && symbol.st_shndx(LittleEndian) != SHN_UNDEF).then(|| Symbol {
+fn is_function(kind: u8) -> bool {
+    matches!(kind, STT_FUNC | STT_GNU_IFUNC)
+}
+
+/// A symbol that is in the file. Its section does not matter: tools that rearrange programs leave wrong ones.
+fn defined<S: Sym<Endian = LittleEndian>>(symbol: &S) -> Option<Symbol> {
+    (symbol.st_shndx(LittleEndian) != SHN_UNDEF).then(|| Symbol {
         start: symbol.st_value(LittleEndian).into(),
         size: symbol.st_size(LittleEndian).into(),
         name: symbol.st_name(LittleEndian).into(),

@@ -12,6 +12,7 @@ mod budget;
 mod counter;
 mod guest_task;
 mod id;
+mod interpreter;
 mod results;
 mod sample;
 mod stack;
@@ -27,6 +28,7 @@ pub use budget::Budget;
 pub use counter::Counter;
 pub use guest_task::{GuestCode, GuestTask, TaskOffsets};
 pub use id::{BootId, CpuId, ImageId, ModuleId, Pid, StackId, Tid, VcpuId, VmId};
+pub use interpreter::Interpreter;
 pub use results::{
     CpuTimeRow, ExitsRow, HealthRow, HostRow, IntervalRow, ResultCode, ResultRow, ResultStack,
     ResultThief, Results, ThiefKind, VcpuTimeRow, VmRow, WindowKey,

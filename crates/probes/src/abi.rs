@@ -37,8 +37,8 @@ const HAS_RSP: u32 = 2;
 const HAS_ENTRY: u32 = 4;
 /// Bytes of `struct stack_chunk`: an address, and what lies there.
 pub(crate) const CHUNK_BYTES: usize = 8 + 1024;
-/// Twice `KERNEL_CHUNKS` and `USER_CHUNKS`.
-const MAX_CHUNKS: usize = 2 * 5 + 9;
+/// Twice `KERNEL_CHUNKS`, `USER_CHUNKS` and `PYTHON_CHUNKS`.
+const MAX_CHUNKS: usize = 2 * 5 + 9 + 1;
 
 /// What a guest's call stack is unwound from: registers, and pieces of its stacks.
 #[derive(Debug, Clone, Copy)]

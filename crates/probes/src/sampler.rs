@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{Link, Object};
-use model::{GuestCode, Tid, Trigger, Vendor};
+use model::{GuestCode, Interpreter, Tid, Trigger, Vendor};
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
 use crate::abi::{CHUNK_BYTES, RINGS, RawStack, SAMPLE_BYTES, STACK_BYTES, chunks_of};
@@ -41,12 +41,25 @@ const STACK_DEPTHS: usize = 4096;
 /// Chunks of a user stack beyond the first at most: 8 KiB.
 const MAX_MORE_CHUNKS: u32 = 8;
 
+/// `INTERPRETERS`, and the bytes of `struct interpreter`.
+const INTERPRETERS: usize = 1024;
+const INTERPRETER_BYTES: usize = 48;
+/// The base of page tables in CR3. PTI sets bit 12 in user mode.
+const ROOT: u64 = 0x000f_ffff_ffff_e000;
+
 /// `STACK_DEPTH_OF`: the element of a thread.
 fn stack_depth_of(cr3: u64, tid: u32) -> usize {
-    // PTI sets bit 12 in user mode.
-    let tables = u32::try_from(cr3 >> 13 & 0xffff_ffff).unwrap_or_default();
-    let hash = tables.wrapping_mul(0x9e37_79b1) ^ tid.wrapping_mul(0x85eb_ca6b);
-    (hash >> 20) as usize
+    (hash(cr3, tid) >> 20) as usize
+}
+
+/// `INTERPRETER_OF`: the element of a process.
+fn interpreter_of(cr3: u64, vmm: u32) -> usize {
+    (hash(cr3, vmm) >> 22) as usize
+}
+
+fn hash(cr3: u64, id: u32) -> u32 {
+    let tables = u32::try_from((cr3 & ROOT) >> 13 & 0xffff_ffff).unwrap_or_default();
+    tables.wrapping_mul(0x9e37_79b1) ^ id.wrapping_mul(0x85eb_ca6b)
 }
 
 /// What to sample, and how.
@@ -86,6 +99,8 @@ struct Stacks {
     chunks: Rings,
     /// A byte for each element: how much of a thread's stack is copied.
     depths: Mapped,
+    /// `struct interpreter`.
+    interpreters: Mapped,
 }
 
 /// A run of consecutive records of one CPU.
@@ -211,7 +226,9 @@ impl Sampler {
             };
             let slots = object::memory(&object, "stacks", stack_bytes)?;
             let depths = object::memory(&object, ".bss.depths", STACK_DEPTHS)?;
-            Ok(Stacks { slots, chunks, depths })
+            let interpreters =
+                object::memory(&object, ".bss.interp", INTERPRETERS * INTERPRETER_BYTES)?;
+            Ok(Stacks { slots, chunks, depths, interpreters })
         };
         let stacks = options.call_graph.then(stacks).transpose()?;
         let rings = Rings {
@@ -351,6 +368,27 @@ impl Sampler {
         let depth = now >> shift & 0xff;
         let more = (2 * depth).clamp(1, MAX_MORE_CHUNKS);
         word.store(now & !(0xff << shift) | more << shift, Ordering::Relaxed);
+    }
+
+    /// From now on samples of the process with these page tables, of the guest whose VMM is `vmm`, have the frames of its
+    /// interpreter.
+    pub fn copy_interpreter(&self, vmm: u32, cr3: u64, interpreter: &Interpreter) {
+        let Some(stacks) = &self.stacks else { return };
+        let memory = &stacks.interpreters;
+        let at = interpreter_of(cr3, vmm) * INTERPRETER_BYTES;
+        let Interpreter { runtime, threads, next, thread, frame, inner, code, caller, mark } =
+            *interpreter;
+        // It is not looked at while it changes.
+        memory.word(at).store(0, Ordering::Release);
+        memory.word(at + 8).store(runtime, Ordering::Relaxed);
+        let offsets = [vmm, threads, next, thread, frame, inner.unwrap_or(u32::MAX)];
+        for (n, offset) in offsets.into_iter().enumerate() {
+            memory.half_word(at + 16 + 4 * n).store(offset, Ordering::Relaxed);
+        }
+        let shift = 8 * (mark & 7);
+        let bytes = u32::from_le_bytes([code, caller, shift, 0]);
+        memory.half_word(at + 40).store(bytes, Ordering::Relaxed);
+        memory.word(at).store(cr3 & ROOT, Ordering::Release);
     }
 
     /// What `cpu`'s ring has seen so far.

@@ -55,6 +55,10 @@ fn structures_lie_as_rust_reads_them() {
          dentry 80, inode 88, pages 96, vcpu 104, pid 108, tid 112, comm 120, 136",
     );
     check(
+        "interpreter",
+        "root 0, runtime 8, vmm 16, threads 20, next 24, thread 28, frame 32, inner 36, code 40, caller 41, mark 42, 48",
+    );
+    check(
         "vcpu_found",
         "vcpu 0, kvm 8, vmcb 16, time_ns 24, halted_ns 32, polled_ns 40, runnable_ns 48, pid 56, tid 60, \
          number 64, cpu 68, exit_reason 72, protected_state 76, waits 77, off_cpu 78, 80",

@@ -107,7 +107,8 @@ impl FrameTable {
     }
 
     /// What a mapping of the file adds to its addresses. See `Headers::bias`.
-    pub(crate) fn bias(&self, start: u64, offset: u64) -> Option<u64> {
+    #[must_use]
+    pub fn bias(&self, start: u64, offset: u64) -> Option<u64> {
         self.headers.bias(start, offset)
     }
 

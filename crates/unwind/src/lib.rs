@@ -10,7 +10,7 @@
 //!
 //! Design constraints: registers, bytes and tables are a hostile guest's. A stack has `MAX_FRAMES` frames at most, the
 //! work on tables is bounded by the caller, expressions are not evaluated but recognized: the forms that compilers and C
-//! libraries use. An address outside of executable mappings ends a stack. This crate must never read memory itself.
+//! libraries use. Frames of CPython's code take the place of the interpreter's (`python`). An address outside of executable mappings ends a stack. This crate must never read memory itself.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
@@ -19,6 +19,7 @@
 mod cfi;
 mod orc;
 mod process;
+pub mod python;
 mod rule;
 mod walk;
 

@@ -1,6 +1,6 @@
 //! Stacks of a guest's threads: registers and bytes that the host copied, and the frames that they are.
 
-use model::StackEnd;
+use model::{Interpreter, StackEnd};
 use serde::{Deserialize, Serialize};
 
 use super::at_most;
@@ -13,6 +13,10 @@ pub const MAX_STACK_COPIES: usize = 4;
 
 /// Most bytes of one copy.
 pub const MAX_STACK_BYTES: usize = 16 << 10;
+
+/// A copy that begins here, at no address of x86-64, has the code objects of Python's frames (`PYTHON_FRAMES` of
+/// `bpf/abi/sample.h`).
+pub const PYTHON_FRAMES: u64 = 1 << 63;
 
 /// Most frames of the kernel's part of a stack, and of the user's.
 pub const MAX_STACK_FRAMES: usize = 127;
@@ -74,6 +78,8 @@ pub struct UnwoundStack {
     pub kernel: Option<StackPart>,
     /// `None`: it is a kernel thread's.
     pub user: Option<StackPart>,
+    /// What is to be copied with the process' next stacks. `None`: it was, or runs no interpreter that is known.
+    pub interpreter: Option<Interpreter>,
 }
 
 /// A part of a stack.

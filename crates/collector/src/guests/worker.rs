@@ -674,7 +674,11 @@ fn without_callers(sample: &StackSample) -> UnwoundStack {
         end: StackEnd::TooMuchWork,
         basis: None,
     };
-    UnwoundStack { kernel: sample.kernel.as_ref().map(part), user: sample.user.as_ref().map(part) }
+    UnwoundStack {
+        kernel: sample.kernel.as_ref().map(part),
+        user: sample.user.as_ref().map(part),
+        interpreter: None,
+    }
 }
 
 /// Bytes of a sample in a request, at most.

@@ -9,7 +9,7 @@ use recording::RECORD_SIZE;
 
 use super::Session;
 use crate::CollectError;
-use crate::guest_stacks::WaitingStack;
+use crate::guest_stacks::{Origin, WaitingStack};
 use crate::resets::Resets;
 use crate::sink::Sink;
 use crate::throttling::Quotas;
@@ -177,6 +177,11 @@ impl Session {
                 let user = unwound.as_ref().and_then(|unwound| unwound.user.as_ref());
                 if user.is_some_and(|part| part.end == StackEnd::Cut) {
                     sources.copy_more(stack.origin.cr3, stack.origin.tid);
+                }
+                let Origin { vmm, cr3, .. } = stack.origin;
+                let interpreter = unwound.as_ref().and_then(|unwound| unwound.interpreter);
+                if let Some(interpreter) = interpreter {
+                    sources.copy_interpreter(vmm, cr3, &interpreter);
                 }
             }
             unwound

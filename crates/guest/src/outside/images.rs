@@ -55,6 +55,8 @@ struct Live {
     first_seen_ns: u64,
     /// What tells whether its mappings have changed.
     mappings_mark: u64,
+    /// Where functions of scripts are, which it does not map as code.
+    scripts: Vec<GuestMapping>,
 }
 
 /// A process that was not there any more at the last look.
@@ -210,6 +212,20 @@ impl Images {
         self.keep_ended(image, code.time_ns);
     }
 
+    /// Adds where functions of scripts are in a process.
+    pub(crate) fn add_scripts(&mut self, pid: u32, cr3: u64, mappings: &[GuestMapping]) {
+        let cr3 = Cr3::new(cr3).base();
+        let mut live = self.live.range_mut((pid, 0)..=(pid, u64::MAX));
+        if let Some((_, live)) = live.find(|(_, live)| live.image.cr3 == cr3) {
+            live.scripts.extend_from_slice(mappings);
+            live.image.mappings.extend_from_slice(mappings);
+            live.is_reported = false;
+        } else if let Some(ended) = self.ended.get_mut(&(pid, cr3)) {
+            ended.image.mappings.extend_from_slice(mappings);
+            ended.is_reported = false;
+        }
+    }
+
     /// Whether a process was found so long before `now_ns` that it hardly executes another program soon.
     pub(crate) fn is_settled(&self, pid: u32, start_ns: u64, now_ns: u64) -> bool {
         self.live.get(&(pid, start_ns)).is_some_and(|live| {
@@ -334,13 +350,25 @@ impl Live {
             threads: threads(process),
             mappings,
         };
-        Self { image, is_reported: false, first_seen_ns: 0, mappings_mark: mark }
+        Self {
+            image,
+            is_reported: false,
+            first_seen_ns: 0,
+            mappings_mark: mark,
+            scripts: Vec::new(),
+        }
     }
 
     /// One that is there although it was taken for ended.
     fn again(image: GuestImage, process: &Process, mapped: Option<Mapped>) -> Self {
         let image = GuestImage { end_ns: None, ..image };
-        let mut live = Self { image, is_reported: false, first_seen_ns: 0, mappings_mark: 0 };
+        let mut live = Self {
+            image,
+            is_reported: false,
+            first_seen_ns: 0,
+            mappings_mark: 0,
+            scripts: Vec::new(),
+        };
         live.update(process, mapped);
         live
     }
@@ -352,8 +380,11 @@ impl Live {
             self.image.threads = threads;
             self.is_reported = false;
         }
-        if let Some(Mapped { mark, mappings }) = mapped {
+        if let Some(Mapped { mark, mut mappings }) = mapped {
             self.mappings_mark = mark;
+            if !mappings.is_empty() {
+                mappings.extend_from_slice(&self.scripts);
+            }
             if self.image.mappings != mappings && !mappings.is_empty() {
                 self.image.mappings = mappings;
                 self.is_reported = false;

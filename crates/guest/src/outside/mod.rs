@@ -16,6 +16,7 @@ mod found;
 mod images;
 mod memory;
 mod modules;
+mod python;
 mod server;
 mod stacks;
 

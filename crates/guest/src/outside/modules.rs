@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use api::guest::{GuestModule, MAX_IMAGES, ModuleSymbols};
+use api::guest::{FunctionSymbol, GuestModule, MAX_IMAGES, ModuleSymbols};
 use linux::elf::ReadAt;
 use linux::files::File;
 use model::{GuestCode, GuestVirt, StackEnd};
 use unwind::FrameTable;
 
 use super::found::{Mapped, View};
+use super::python::PythonFile;
 use crate::elf;
 
 /// Bytes of a mapping without a file that is read as one: the vDSO.
@@ -28,6 +29,11 @@ pub(super) struct Modules {
     by_file: BTreeMap<FileKey, u32>,
     /// Of all paths.
     text_bytes: usize,
+    /// Functions of scripts that an interpreter runs.
+    scripts: BTreeMap<u32, Vec<FunctionSymbol>>,
+    /// Files with CPython in them, among the first so many.
+    interpreters: BTreeMap<u32, PythonFile>,
+    n_searched: usize,
 }
 
 /// What tells files apart.
@@ -46,6 +52,8 @@ enum Place {
     Cached { pages: GuestVirt, bytes: u64 },
     /// In a process.
     Process { cr3: u64, start: u64, bytes: u64 },
+    /// Nowhere: its functions are kept.
+    Script,
 }
 
 impl Modules {
@@ -117,6 +125,53 @@ impl Modules {
         Some(number)
     }
 
+    /// Adds functions of a script. Those that are found later become another module, as symbols are sent once.
+    pub(super) fn add_script(
+        &mut self,
+        path: String,
+        mut functions: Vec<FunctionSymbol>,
+    ) -> Option<u32> {
+        let names: usize = functions.iter().map(|function| function.name.len()).sum();
+        self.text_bytes = self.text_bytes.saturating_add(path.len() + names);
+        let number =
+            u32::try_from(self.list.len()).ok().filter(|_| self.list.len() < MAX_IMAGES)?;
+        if MAX_TEXT_BYTES < self.text_bytes {
+            return None;
+        }
+        functions.sort_by_key(|function| function.offset);
+        self.list.push(GuestModule { path, build_id: Vec::new() });
+        self.places.push(Some(Place::Script));
+        self.scripts.insert(number, functions);
+        Some(number)
+    }
+
+    /// Whether it is a script's: nothing in it is executed by the CPU.
+    pub(super) fn is_script(&self, number: u32) -> bool {
+        self.scripts.contains_key(&number)
+    }
+
+    /// Looks for CPython in new files.
+    pub(super) fn find_python(&mut self, view: &View<'_>) {
+        for number in self.n_searched..self.list.len() {
+            let (Some(module), Some(Some(Place::Cached { pages, bytes }))) =
+                (self.list.get(number), self.places.get(number))
+            else {
+                continue;
+            };
+            if PythonFile::may_be(&module.path) {
+                let file = view.cached(*pages).filter(|file| file.size == *bytes);
+                let found = file.and_then(|file| PythonFile::read(&file));
+                self.interpreters.extend(u32::try_from(number).ok().zip(found));
+            }
+        }
+        self.n_searched = self.list.len();
+    }
+
+    /// What a file has of CPython.
+    pub(super) fn python(&self, number: u32) -> Option<PythonFile> {
+        self.interpreters.get(&number).copied()
+    }
+
     /// Whether it has no file: a program may have made code there.
     pub(super) fn is_generated(&self, number: u32) -> bool {
         self.places.get(number as usize).is_some_and(Option::is_none)
@@ -139,6 +194,7 @@ impl Modules {
             Place::Process { cr3, start, bytes } => {
                 FrameTable::read(&ProcessImage { view, cr3, start, bytes })
             }
+            Place::Script => Err(StackEnd::NoTables),
         }
     }
 
@@ -159,6 +215,10 @@ impl Modules {
             Some(Some(Place::Process { cr3, start, bytes })) => {
                 let image = ProcessImage { view, cr3: *cr3, start: *start, bytes: *bytes };
                 with_functions(symbols, &image, &[])
+            }
+            Some(Some(Place::Script)) => {
+                let functions = self.scripts.get(&number).cloned().unwrap_or_default();
+                ModuleSymbols { symbols: functions, ..symbols }
             }
             Some(None) => problem("not a file"),
             None => problem("no such module"),

@@ -227,14 +227,19 @@ impl MemoryServer {
     fn unwind(&mut self, samples: Vec<StackSample>) -> Result<Response, NotFound> {
         let found = found(&mut self.found, &self.memory)?;
         self.memory.begin_look(LOOK_BYTES);
+        let view = found.view(&self.memory);
+        self.modules.find_python(&view);
         let guest = Guest {
-            view: &found.view(&self.memory),
+            view: &view,
             images: &self.images,
             modules: &self.modules,
             now_ns: crate::now_ns(),
         };
         let before_ns = crate::clock_ns(ClockId::ProcessCPUTime);
         let stacks = self.stacks.unwind(&guest, samples);
+        for (pid, cr3, mappings) in self.stacks.pythons.take_new(&mut self.modules) {
+            self.images.add_scripts(pid, cr3, &mappings);
+        }
         let cpu_ns = crate::clock_ns(ClockId::ProcessCPUTime).saturating_sub(before_ns);
         Ok(Response::Stacks(UnwoundStacks { stacks, cpu_ns }))
     }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use api::guest::{
-    GuestMapping, MAX_BASIS_WORDS, StackBasis, StackBytes, StackPart, StackRegisters, StackSample,
-    UnwoundStack,
+    GuestMapping, MAX_BASIS_WORDS, MAX_STACK_FRAMES, PYTHON_FRAMES, StackBasis, StackBytes,
+    StackPart, StackRegisters, StackSample, UnwoundStack,
 };
 use model::StackEnd;
 use unwind::{Area, AreaCode, Code, FrameTable, Process, Registers, StackCopy, Unwinder};
@@ -12,6 +12,7 @@ use unwind::{Area, AreaCode, Code, FrameTable, Process, Registers, StackCopy, Un
 use super::found::View;
 use super::images::Images;
 use super::modules::Modules;
+use super::python::Pythons;
 
 /// Most bytes of all unwind tables that are kept.
 const MAX_TABLE_BYTES: usize = 64 << 20;
@@ -32,6 +33,7 @@ pub(super) struct Stacks {
     /// By process id.
     processes: BTreeMap<u32, KnownProcess>,
     tables: Tables,
+    pub(super) pythons: Pythons,
     last_number: u32,
     n_requests: u64,
 }
@@ -73,7 +75,8 @@ impl Stacks {
     fn unwind_one(&mut self, guest: &Guest<'_>, sample: StackSample) -> UnwoundStack {
         let StackSample { pid, cr3, kernel, user, copies } = sample;
         let copy = |StackBytes { start, bytes }| StackCopy { start, bytes };
-        let copies: Vec<StackCopy> = copies.into_iter().map(copy).collect();
+        let mut copies: Vec<StackCopy> = copies.into_iter().map(copy).collect();
+        let python = copies.pop_if(|copy| copy.start == PYTHON_FRAMES);
         let given = user.as_ref().map(registers);
         let mut user = given;
         let kernel = kernel.as_ref().map(|start| {
@@ -90,7 +93,41 @@ impl Stacks {
             part.basis.take_if(|_| !is_given);
             part
         });
-        UnwoundStack { kernel, user }
+        let interpreter = self.pythons.interpreter(pid, cr3);
+        let user = user.map(|part| match (&python, interpreter) {
+            (Some(python), Some(_)) => self.with_python(guest, (pid, cr3), &python.bytes, part),
+            // The next ones have it.
+            (None, Some(_)) => StackPart { basis: None, ..part },
+            (_, None) => part,
+        });
+        UnwoundStack { kernel, user, interpreter: interpreter.filter(|_| python.is_none()) }
+    }
+
+    /// The user's part with the frames of Python code.
+    fn with_python(
+        &mut self,
+        guest: &Guest<'_>,
+        process: (u32, u64),
+        copy: &[u8],
+        part: StackPart,
+    ) -> StackPart {
+        let native = (part.frames.as_slice(), part.end.is_whole());
+        let frames = self.pythons.interleave(guest.view, process, self.n_requests, copy, native);
+        let Some(mut frames) = frames else { return part };
+        let is_too_deep = MAX_STACK_FRAMES < frames.len();
+        frames.truncate(MAX_STACK_FRAMES);
+        let end = if is_too_deep { StackEnd::TooDeep } else { part.end };
+        let (words, _) = copy.as_chunks::<8>();
+        let words =
+            (PYTHON_FRAMES..).step_by(8).zip(words.iter().map(|it| u64::from_le_bytes(*it)));
+        // Up to the one behind the last frame.
+        let n_words = words.clone().take_while(|(_, word)| 1 < *word).count() + 1;
+        let basis = part.basis.filter(|basis| basis.words.len() + n_words <= MAX_BASIS_WORDS);
+        let basis = basis.map(|mut basis| {
+            basis.words.extend(words.take(n_words));
+            basis
+        });
+        StackPart { frames, end, basis }
     }
 
     fn unwind_kernel(
@@ -123,7 +160,14 @@ impl Stacks {
             let Some(mappings) = guest.images.mappings(pid, cr3) else {
                 return without_callers(start, StackEnd::NoProcess);
             };
-            self.know(pid, compared, mappings.iter().map(|mapping| area(guest.modules, mapping)));
+            let mut files = Files { guest, tables: &mut self.tables };
+            let python = |module: u32| guest.modules.python(module);
+            self.pythons.know((pid, cr3), mappings, &python, &mut |mapping| {
+                let table = unwind::Files::table(&mut files, mapping.module).ok()?;
+                table.bias(mapping.start, mapping.offset)
+            });
+            let code = mappings.iter().filter(|it| !guest.modules.is_script(it.module));
+            self.know(pid, compared, code.map(|mapping| area(guest.modules, mapping)));
         }
         let KnownProcess { areas, number, .. } = &self.processes[&pid];
         let mut files = Files { guest, tables: &mut self.tables };
