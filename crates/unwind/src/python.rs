@@ -7,6 +7,8 @@
 //! ```
 //! Since 3.11 a call from Python to Python stays in the same loop.
 
+use std::iter::repeat_n;
+
 use model::Interpreter;
 
 /// Function that runs the code.
@@ -267,37 +269,28 @@ impl Frames {
         let mut runs: Vec<&[Frame]> =
             self.frames.split_inclusive(|frame| frame.is_called_by_c).collect();
         let n_loops = native.iter().filter(|address| is_loop(**address)).count();
-        // Where all is there the outermost belong together: the innermost loop may be about to begin a frame.
-        let n_extra = match (is_native_whole && self.is_whole, runs.len().checked_sub(n_loops)) {
-            (true, Some(n_extra)) => n_extra,
-            _ => 0,
+        // Where all is there the outermost belong together. The innermost loop may be about to begin a frame; or it is in code
+        // that is not recognized, as the compiler moved it away.
+        let is_all_there = is_native_whole && self.is_whole;
+        let excess = |more: usize, less: usize| {
+            if is_all_there { more.saturating_sub(less) } else { 0 }
         };
-        let n_early = match is_native_whole && self.is_whole {
-            true => n_loops.saturating_sub(runs.len()),
-            false => 0,
-        };
+        let (n_extra, n_early) = (excess(runs.len(), n_loops), excess(n_loops, runs.len()));
         let named = |run: &[Frame]| -> Vec<u64> {
             let codes = run.iter().map(|frame| frame.code);
             codes.filter(|code| *code != 0 && has_name(*code)).collect()
         };
+        let extra: Vec<u64> = runs.drain(..n_extra).flat_map(named).collect();
+        let mut runs = repeat_n(&[][..], n_early).chain(runs);
         let mut frames = Vec::with_capacity(native.len().saturating_add(self.frames.len()));
-        let extra: Vec<&[Frame]> = runs.drain(..n_extra).collect();
-        let mut runs = runs.into_iter();
-        let mut n_seen = 0;
         for (n, address) in native.iter().enumerate() {
-            let mut codes = Vec::new();
-            if is_loop(*address) {
-                n_seen += 1;
-                if n_early < n_seen {
-                    codes = runs.next().map(named).unwrap_or_default();
-                }
-            }
+            let run = runs.by_ref().take(usize::from(is_loop(*address)));
+            let codes: Vec<u64> = run.flat_map(named).collect();
             if n == 0 || codes.is_empty() {
                 frames.push(*address);
             }
             if n == 0 {
-                // Code of the loop that is not recognized, a part of it that the compiler moved away, is the innermost.
-                frames.extend(extra.iter().flat_map(|run| named(run)));
+                frames.extend_from_slice(&extra);
             }
             frames.extend(codes);
         }

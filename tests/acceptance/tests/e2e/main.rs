@@ -82,6 +82,7 @@ const TESTS: &[Test] = tests! {
     Main guests::nothing_is_installed_in_guests_that_have_names,
     Main guests::guests_that_start_late_or_keep_silent_still_show,
     Main stacks::guests_call_stacks_are_those_of_the_source,
+    Main stacks::pythons_functions_are_in_guests_call_stacks,
     Main ci::a_slower_job_is_found_with_its_function,
     Main nested::time_of_a_guests_guest_is_its_process_that_runs_it,
     Main agent::windows_follow_one_another_and_a_kill_costs_one,

@@ -58,6 +58,64 @@ pub(crate) fn guests_call_stacks_are_those_of_the_source() {
     time_by_stack_is_that_by_function(&recording);
 }
 
+/// The stacks of a process' samples in a guest.
+fn stacks_of(recording: &Path, vm: &str, process: &str) -> Vec<Stack> {
+    let whose = ["--view", "guest", "--vm", vm, "--process", process];
+    let found = report(recording, &[&whose[..], &["--by", "stack"]].concat()).unwrap();
+    assert_eq!(found.sum(|_| true), found.samples(), "each sample has one stack");
+    let stack = |row: &Value| Stack {
+        frames: row["frames"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| it.as_str().unwrap().to_owned())
+            .collect(),
+        samples: row["samples"].as_u64().unwrap(),
+    };
+    found.rows().iter().map(stack).collect()
+}
+
+/// Against what workloads/calls.py measures itself: the share of its CPU time that each branch takes.
+pub(crate) fn pythons_functions_are_in_guests_call_stacks() {
+    const BRANCHES: [(&str, &[&str]); 3] = [
+        ("recurse", &["leaf", "Handler.handle", "recurse", "recurse"]),
+        ("by_key", &["leaf", "by_key", "(stripped)"]),
+        ("worker", &["leaf", "worker", "Thread.run", "Thread._bootstrap_inner"]),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    // What is read of the program's file beforehand is in the guest's memory, its unwind tables too.
+    let script = format!(
+        "code=$(base64 -w0 {}/../../workloads/calls.py)
+        (sleep 4; vmscope record -o rec --duration 8 --call-graph >&2; echo $? >code) &
+        vmscope testbed exec py -- sh -c 'echo $1 | base64 -d >/tmp/calls.py; \
+            cat /usr/bin/python3.* >/dev/null; python3 /tmp/calls.py 16' sh $code
+        wait; exit $(cat code)",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let ran = in_testbed("python", folder.path(), &script).unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let stacks = stacks_of(&folder.path().join("rec"), "py", "python3");
+    let sum = |is_it: &dyn Fn(&Stack) -> bool| -> u64 {
+        stacks.iter().filter(|stack| is_it(stack)).map(|stack| stack.samples).sum()
+    };
+    let (all, named) = (sum(&|_| true), sum(&|stack| stack.has("main")));
+    let whole = sum(&|stack| stack.has("main") && stack.is_whole());
+    eprintln!("{named} of {all} stacks have Python's functions, {whole} reach the process' start");
+    // Those of the first looks at the rings have not: BPF learns of the interpreter by them.
+    assert!(4_000 < all && 90 * all < 100 * named && 95 * named < 100 * whole);
+    for (branch, calls) in BRANCHES {
+        let line =
+            ran.stdout.lines().find_map(|line| line.strip_prefix(branch)?.trim().parse().ok());
+        let measured: f64 = line.unwrap_or_else(|| panic!("{branch}: {}", ran.stdout));
+        // A thread's stack begins with the thread.
+        let of_program = sum(&|stack| stack.has("main") || stack.has("worker"));
+        let found = sum(&|stack| stack.has_calls(calls));
+        let share = 100.0 * found as f64 / of_program as f64;
+        eprintln!("{branch}: {share:.2} %, by its own clock {measured:.2} %");
+        assert!((share - measured).abs() < 2.0, "{branch}: {share:.2} %, not {measured:.2} %");
+    }
+}
+
 /// What a victim or a cause of exits had, by function.
 fn ns_by_function(rows: &Value, key: &str) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
@@ -109,19 +167,7 @@ fn time_by_stack_is_that_by_function(recording: &Path) {
 }
 
 fn stacks_are_those_of_the_source(recording: &Path, vm: &str, process: &str) {
-    let whose = ["--view", "guest", "--vm", vm, "--process", process];
-    let found = report(recording, &[&whose[..], &["--by", "stack"]].concat()).unwrap();
-    assert_eq!(found.sum(|_| true), found.samples(), "each sample has one stack");
-    let stack = |row: &Value| Stack {
-        frames: row["frames"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|it| it.as_str().unwrap().to_owned())
-            .collect(),
-        samples: row["samples"].as_u64().unwrap(),
-    };
-    let stacks: Vec<Stack> = found.rows().iter().map(stack).collect();
+    let stacks = stacks_of(recording, vm, process);
     let sum = |is_it: &dyn Fn(&Stack) -> bool| -> u64 {
         stacks.iter().filter(|stack| is_it(stack)).map(|stack| stack.samples).sum()
     };
