@@ -16,6 +16,8 @@ use crate::elf;
 const MAX_IMAGE_BYTES: u64 = 1 << 20;
 const VDSO: &str = "[vdso]";
 const ANONYMOUS: &str = "[anon]";
+/// Between two looks for CPython in files that lack parts.
+const PYTHON_AGAIN_NS: u64 = 1_000_000_000;
 /// Bytes of all paths.
 const MAX_TEXT_BYTES: usize = 16 << 20;
 
@@ -31,9 +33,11 @@ pub(super) struct Modules {
     text_bytes: usize,
     /// Functions of scripts that an interpreter runs.
     scripts: BTreeMap<u32, Vec<FunctionSymbol>>,
-    /// Files with CPython in them, among the first so many.
-    interpreters: BTreeMap<u32, PythonFile>,
+    /// Files that may have CPython in them, by their names, among the first so many. `None`: it was not found, as parts of the
+    /// file were missing.
+    interpreters: BTreeMap<u32, Option<PythonFile>>,
     n_searched: usize,
+    interpreters_read_ns: u64,
 }
 
 /// What tells files apart.
@@ -150,26 +154,33 @@ impl Modules {
         self.scripts.contains_key(&number)
     }
 
-    /// Looks for CPython in new files.
-    pub(super) fn find_python(&mut self, view: &View<'_>) {
-        for number in self.n_searched..self.list.len() {
-            let (Some(module), Some(Some(Place::Cached { pages, bytes }))) =
-                (self.list.get(number), self.places.get(number))
-            else {
-                continue;
-            };
-            if PythonFile::may_be(&module.path) {
+    /// Looks for CPython in new files, and again in those that lacked parts.
+    pub(super) fn find_python(&mut self, view: &View<'_>, now_ns: u64) {
+        let numbers = (0_u32..).zip(&self.list).skip(self.n_searched);
+        let may_be = |number: &u32| {
+            matches!(self.places.get(*number as usize), Some(Some(Place::Cached { .. })))
+        };
+        let new =
+            numbers.filter(|(number, module)| may_be(number) && PythonFile::may_be(&module.path));
+        let n_before = self.interpreters.len();
+        self.interpreters.extend(new.map(|(number, _)| (number, None)));
+        self.n_searched = self.list.len();
+        let is_due = self.interpreters_read_ns.saturating_add(PYTHON_AGAIN_NS) <= now_ns;
+        if !is_due && n_before == self.interpreters.len() {
+            return;
+        }
+        self.interpreters_read_ns = now_ns;
+        for (number, found) in self.interpreters.iter_mut().filter(|(_, found)| found.is_none()) {
+            if let Some(Some(Place::Cached { pages, bytes })) = self.places.get(*number as usize) {
                 let file = view.cached(*pages).filter(|file| file.size == *bytes);
-                let found = file.and_then(|file| PythonFile::read(&file));
-                self.interpreters.extend(u32::try_from(number).ok().zip(found));
+                *found = file.and_then(|file| PythonFile::read(&file));
             }
         }
-        self.n_searched = self.list.len();
     }
 
     /// What a file has of CPython.
     pub(super) fn python(&self, number: u32) -> Option<PythonFile> {
-        self.interpreters.get(&number).copied()
+        self.interpreters.get(&number).copied().flatten()
     }
 
     /// Whether it has no file: a program may have made code there.

@@ -228,7 +228,7 @@ impl MemoryServer {
         let found = found(&mut self.found, &self.memory)?;
         self.memory.begin_look(LOOK_BYTES);
         let view = found.view(&self.memory);
-        self.modules.find_python(&view);
+        self.modules.find_python(&view, crate::now_ns());
         let guest = Guest {
             view: &view,
             images: &self.images,
