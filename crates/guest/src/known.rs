@@ -390,7 +390,10 @@ impl CachedMap {
         let number = u32::try_from(self.reported.map.modules.len()).unwrap_or(u32::MAX);
         if self.reported.map.modules.len() < MAX_IMAGES && self.room.take(module_bytes(&module)) {
             self.reported.map.modules.push(module.clone());
-            self.by_content.insert(module, number);
+            // Without a build id nothing says that it is the same: functions of one script come in several modules.
+            if !module.build_id.is_empty() {
+                self.by_content.insert(module, number);
+            }
         }
         number
     }

@@ -93,21 +93,28 @@ pub(crate) fn pythons_functions_are_in_guests_call_stacks() {
     let sum = |is_it: &dyn Fn(&Stack) -> bool| -> u64 {
         stacks.iter().filter(|stack| is_it(stack)).map(|stack| stack.samples).sum()
     };
-    let [recurse, by_key, worker] =
-        ["recurse", "through_c", "worker"].map(|function| sum(&|stack| stack.has(function)));
+    let branches: [(&str, &[&str]); 3] = [
+        ("recurse", &["recurse"]),
+        ("by_key", &["through_c"]),
+        ("worker", &["in_thread", "Thread._bootstrap"]),
+    ];
+    let samples = branches.map(|(branch, functions)| {
+        (branch, sum(&|stack| functions.iter().any(|function| stack.has(function))))
+    });
     for calls in [
         &["leaf", "Handler.handle", "recurse", "recurse"][..],
         // Functions of C called `by_key`, and were called by `through_c`.
         &["leaf", "by_key", "_PyFunction_Vectorcall"],
         &["leaf", "worker"],
+        &["Thread.run", "Thread._bootstrap_inner", "Thread._bootstrap"],
     ] {
         assert!(20 * sum(&|stack| stack.has_calls(calls)) > sum(&|_| true), "{calls:?}");
     }
-    let (all, named) = (sum(&|_| true), recurse + by_key + worker);
+    let (all, named) = (sum(&|_| true), samples.iter().map(|(_, samples)| samples).sum::<u64>());
     eprintln!("{named} of {all} stacks have Python's functions");
     // Those of the first looks at the rings have not: BPF learns of the interpreter by them.
     assert!(4_000 < all && 80 * all < 100 * named, "{named} of {all}");
-    for (branch, found) in [("recurse", recurse), ("by_key", by_key), ("worker", worker)] {
+    for (branch, found) in samples {
         let line =
             ran.stdout.lines().find_map(|line| line.strip_prefix(branch)?.trim().parse().ok());
         let measured: f64 = line.unwrap_or_else(|| panic!("{branch}: {}", ran.stdout));
