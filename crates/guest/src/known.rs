@@ -33,6 +33,8 @@ pub struct CachedMap {
     /// Maps a module number of the current session to its index in `map.modules`.
     numbers: Vec<u32>,
     by_content: HashMap<GuestModule, u32>,
+    /// Indices that are in `numbers`.
+    in_session: BTreeSet<u32>,
     /// Threads and mappings of all images.
     parts: usize,
     /// For what is kept.
@@ -104,6 +106,7 @@ impl CachedMap {
             rows: HashMap::new(),
             numbers: Vec::new(),
             by_content: HashMap::new(),
+            in_session: BTreeSet::new(),
             parts: 0,
             symbols: BTreeMap::new(),
             n_functions: 0,
@@ -155,6 +158,7 @@ impl CachedMap {
         let (reported_ns, now_ns) = (self.reported.map.now_ns, news.now_ns);
         self.rows.clear();
         self.numbers.clear();
+        self.in_session.clear();
         self.forget_unused_modules();
         self.date_kernel_threads(&mut news);
         let images = self.reported.map.images.iter_mut().enumerate();
@@ -384,16 +388,17 @@ impl CachedMap {
     }
 
     fn intern(&mut self, module: GuestModule) -> u32 {
-        if let Some(number) = self.by_content.get(&module) {
+        // Functions of one script come in several modules of a session.
+        if let Some(number) = self.by_content.get(&module)
+            && self.in_session.insert(*number)
+        {
             return *number;
         }
         let number = u32::try_from(self.reported.map.modules.len()).unwrap_or(u32::MAX);
         if self.reported.map.modules.len() < MAX_IMAGES && self.room.take(module_bytes(&module)) {
             self.reported.map.modules.push(module.clone());
-            // Without a build id nothing says that it is the same: functions of one script come in several modules.
-            if !module.build_id.is_empty() {
-                self.by_content.insert(module, number);
-            }
+            self.by_content.insert(module, number);
+            self.in_session.insert(number);
         }
         number
     }

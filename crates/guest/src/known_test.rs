@@ -89,6 +89,23 @@ fn a_new_session_goes_on_where_the_last_one_stopped() {
 }
 
 #[test]
+fn modules_of_one_path_in_a_session_are_different_ones() {
+    let mut known = CachedMap::default();
+    known.add(answer(10, &["0 1 a000 -..- 0"], &["/app.py"]));
+    known.add(answer(20, &["0 1 a000 -..- 0 1"], &["/app.py"]));
+    let symbols = |module, name: &str| ModuleSymbols {
+        module,
+        symbols: vec![FunctionSymbol { offset: 1, size: 1, name: name.into() }],
+        ..ModuleSymbols::default()
+    };
+    known.keep(symbols(0, "first"));
+    known.keep(symbols(1, "later"));
+    let (_, kept) = known.into_map();
+    let names: Vec<&str> = kept.values().map(|it| it.symbols[0].name.as_str()).collect();
+    assert_eq!(names, ["first", "later"]);
+}
+
+#[test]
 fn files_are_requested_once_programs_first() {
     let mut known = CachedMap::default();
     let files = ["/libc", "/init", "[vdso]", "/sh", "/kept"];
