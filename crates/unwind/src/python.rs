@@ -46,10 +46,9 @@ pub struct Layout {
     called_by_c: u8,
     /// It is only a mark: its code is not the program's.
     is_shim: bool,
-    /// Offsets in a code object: file, qualified name, first line, instructions.
+    /// Offsets in a code object: file, qualified name, instructions.
     file: u64,
     name: u64,
-    line: u64,
     instructions: u64,
     /// Bytes of a string before its text, if it is ASCII and if not.
     ascii_bytes: u64,
@@ -78,7 +77,6 @@ pub struct CodeObject {
     /// As `Class.method`.
     pub name: String,
     pub file: String,
-    pub first_line: u32,
     /// Bytes before its instructions: no other object has an address there.
     pub bytes: u64,
     /// Where its name and file are: another object at its address has others.
@@ -106,7 +104,6 @@ impl Layout {
             is_shim: false,
             file: 112,
             name: 128,
-            line: 72,
             instructions: 184,
             ascii_bytes: 48,
             compact_bytes: 72,
@@ -125,7 +122,6 @@ impl Layout {
                 },
                 called_by_c: 3,
                 is_shim: true,
-                line: 68,
                 instructions: 192,
                 ascii_bytes: 40,
                 compact_bytes: 56,
@@ -164,7 +160,6 @@ impl Layout {
             is_shim: true,
             file: word(35)?,
             name: word(37)?,
-            line: word(39)?,
             instructions: word(43)?,
             // Since 3.12.
             ascii_bytes: 40,
@@ -201,12 +196,9 @@ impl Layout {
     pub fn code_object(&self, memory: Memory<'_>, address: u64) -> Option<CodeObject> {
         let identity = self.identity(memory, address)?;
         let [file, name] = identity;
-        let mut line = [0; 4];
-        memory(address.checked_add(self.line)?, &mut line)?;
         Some(CodeObject {
             name: self.string(memory, name, MAX_NAME)?,
             file: self.string(memory, file, MAX_PATH)?,
-            first_line: u32::from_le_bytes(line),
             bytes: self.instructions,
             identity,
         })

@@ -131,7 +131,7 @@ impl Pythons {
                     continue;
                 }
                 let Some(object) = program.layout.code_object(&memory, code) else { continue };
-                let CodeObject { name, file, bytes, identity, .. } = object;
+                let CodeObject { name, file, bytes, identity } = object;
                 let symbol = FunctionSymbol { offset: code, size: bytes, name };
                 new.entry((pid, cr3, file)).or_default().push(symbol);
                 program.functions.insert(code, Function { identity, seen: Some(request) });
