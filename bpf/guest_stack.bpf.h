@@ -192,8 +192,8 @@ __noinline __u64 find_thread_state(struct interpreter *python, struct guest_view
 	return 0;
 }
 
-/* Copies the frames of Python code of the thread. The process may have changed the program meanwhile: then there is no
- * thread state of the thread. Returns how many chunks were filled. */
+/* Copies the Python frames of the thread. If the process has executed another program meanwhile, the thread has no thread
+ * state. Returns how many chunks were filled. */
 __noinline __u32 copy_python(struct sample *s, struct guest_view *view)
 {
 	struct interpreter *python;

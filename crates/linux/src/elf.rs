@@ -49,7 +49,7 @@ pub fn for_each_symbol(
     }
 }
 
-/// The symbols of a program of 64 bits that have these names: functions and variables.
+/// Finds the defined symbols with these names in a 64-bit file: functions and variables.
 #[must_use]
 pub fn find_symbols<const N: usize>(
     bytes: &Bytes<'_>,

@@ -5,7 +5,7 @@
 //!   Python:   f <- g <- h            k <- <module>         each loop runs frames up to one that C code called
 //!   stack:    f g h  call_function   k <module>   main
 //! ```
-//! Since 3.11 a call from Python to Python stays in the same loop.
+//! Since 3.11 a Python function calls another one without a new loop.
 
 use std::iter::repeat_n;
 
@@ -224,7 +224,7 @@ impl Layout {
         let [length, _, state] = words else { return None };
         let length = Some(u64::from_le_bytes(*length)).filter(|length| *length <= most)?;
         let state = u64::from_le_bytes(*state);
-        // Since 3.12 `interned` may have 2 bits or more, but a compact string has its kind next to it.
+        // `interned` has 2 bits in all three versions.
         let (kind, is_compact, is_ascii) =
             (state >> 2 & 7, state >> 5 & 1 == 1, state >> 6 & 1 == 1);
         if !is_compact || !matches!(kind, 1 | 2 | 4) {
@@ -298,7 +298,7 @@ impl Frames {
 mod test {
     use super::*;
 
-    const LAYOUT_3_12: u64 = 0x030c_01f0;
+    const VERSION_3_12: u64 = 0x030c_01f0;
 
     fn layout(version: u64) -> Layout {
         Layout::new(version, &[]).unwrap()
@@ -316,13 +316,13 @@ mod test {
     /// Native frames: the loop's are 9. Python's: code objects from 100 on, a run between bars.
     #[track_caller]
     fn check(native: &[u64], is_native_whole: bool, runs: &[&[u64]], end: u64, expected: &[u64]) {
-        for version in [0x030b_02f0, LAYOUT_3_12] {
+        for version in [0x030b_02f0, VERSION_3_12] {
             let mut words = Vec::new();
             for run in runs {
                 let last = run.len() - 1;
-                let mark = |n: usize| if n == last && version != LAYOUT_3_12 { 1 } else { 0 };
+                let mark = |n: usize| if n == last && version != VERSION_3_12 { 1 } else { 0 };
                 words.extend(run.iter().enumerate().map(|(n, code)| marked(*code, mark(n))));
-                words.extend((version == LAYOUT_3_12).then_some(marked(77, 3)));
+                words.extend((version == VERSION_3_12).then_some(marked(77, 3)));
             }
             words.push(end);
             let frames = layout(version).frames(&copy(&words));
@@ -354,9 +354,9 @@ mod test {
     #[test]
     fn a_full_copy_may_lack_callers() {
         let words: Vec<u64> = (0..128).map(|n| marked(100 + n, 0)).collect();
-        let frames = layout(LAYOUT_3_12).frames(&copy(&words));
+        let frames = layout(VERSION_3_12).frames(&copy(&words));
         assert_eq!((frames.codes().count(), frames.is_whole), (128, false));
-        assert_eq!(layout(LAYOUT_3_12).frames(&[]), Frames::default());
+        assert_eq!(layout(VERSION_3_12).frames(&[]), Frames::default());
     }
 
     #[test]

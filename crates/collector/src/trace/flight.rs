@@ -117,7 +117,7 @@ impl HeldEvents {
         }
     }
 
-    /// Makes a machine's facts those of the trace's begin, which is later than the recorder's.
+    /// Sets a machine's facts to those at the start of the trace, which is later than the recorder's start.
     pub(super) fn amend(&self, row: &mut Machine) {
         row.begin = self.begin;
         if let (Some((_, before)), true) = (self.losses.front(), self.tasks.is_some()) {

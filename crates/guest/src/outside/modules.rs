@@ -16,7 +16,7 @@ use crate::elf;
 const MAX_IMAGE_BYTES: u64 = 1 << 20;
 const VDSO: &str = "[vdso]";
 const ANONYMOUS: &str = "[anon]";
-/// Between two looks for CPython in files that lack parts.
+/// Files with missing pages are searched for CPython again after this time.
 const PYTHON_AGAIN_NS: u64 = 1_000_000_000;
 /// Bytes of all paths.
 const MAX_TEXT_BYTES: usize = 16 << 20;
@@ -154,7 +154,7 @@ impl Modules {
         self.scripts.contains_key(&number)
     }
 
-    /// Looks for CPython in new files, and again in those that lacked parts.
+    /// Searches new files for CPython, and once more those with missing pages.
     pub(super) fn find_python(&mut self, view: &View<'_>, now_ns: u64) {
         let numbers = (0_u32..).zip(&self.list).skip(self.n_searched);
         let may_be = |number: &u32| {

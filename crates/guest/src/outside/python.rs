@@ -16,7 +16,7 @@ const MAX_READ_BYTES: u64 = 64 << 20;
 /// Most functions of all processes.
 const MAX_FUNCTIONS: usize = 1 << 16;
 
-/// A program or library with CPython in it. Addresses are the file's.
+/// A program or library that contains CPython. Addresses are the file's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PythonFile {
     layout: Layout,

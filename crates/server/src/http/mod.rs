@@ -410,8 +410,8 @@ impl FromRequestParts<Arc<Server>> for Admin {
     }
 }
 
-/// A request of a `W`. The body of any other caller is read and dropped: a client that is cut off while it sends sees no
-/// answer.
+/// A request of a `W`. The server reads and drops the body of any other caller: a client that is cut off while it sends
+/// never reads the answer.
 struct RequestOf<W>(Request, W);
 
 impl<W> FromRequest<Arc<Server>> for RequestOf<W>
